@@ -41,7 +41,14 @@ from appliance.detect.model_files import model_folders, packaged_network, pull_f
 from appliance.health.load_shedding import LoadShedding
 from appliance.media.atomic_file import DiskWriteError
 from appliance.media.live_memory import SAMPLE_FILE, live_memory
-from appliance.sandbox.sandbox import Sandbox, SandboxError, SandboxFolders, SandboxLimits, SandboxUnavailable
+from appliance.sandbox.sandbox import (
+    Sandbox,
+    SandboxError,
+    SandboxFolders,
+    SandboxLimits,
+    SandboxTimeout,
+    SandboxUnavailable,
+)
 from appliance.sensors.appliance_sensors import SensorStatus
 from appliance.store.paths import PROOFS
 from appliance.types import SampleCommand, SampledFrame
@@ -49,8 +56,8 @@ from appliance.types import SampleCommand, SampledFrame
 logger = logging.getLogger(__name__)
 
 SAMPLE_WAIT_S = 10.0  # a whole frame is examined at least each `heartbeat_s`, 4 s as it comes
-EXAMINE_S_MAX = 60.0  # of one frame at the lowest priority; three in a row are no frame on a busy board
-LOAD_S_MAX = 300.0  # of loading a network and measuring it
+EXAMINE_S_MAX, EXAMINE_CPU_S = 60.0, 10.0  # of one frame: a busy board may take a minute; one that hangs uses the CPU
+LOAD_S_MAX, LOAD_CPU_S = 300.0, 60.0  # the same of loading a network and measuring it
 FAILURES_MAX = 3  # without an answer in between: a kill, or memory that was short for a moment, is no fault of it
 RETRY_S = 600.0  # after what failed without being anybody's fault
 NICE = 19  # the lowest: the child has what cameras leave
@@ -100,11 +107,11 @@ class ShadowTrial:
 
     def __init__(
         self, root: Path, config: Callable[[], IngestConfig], store: BundleStore, supervisor: IngestSupervisor,
-        sources: ShadowSources, clock: Clock, *, wall_s: float = LOAD_S_MAX,
+        sources: ShadowSources, clock: Clock, *, cpu_s: float = LOAD_CPU_S,
         nice: int = NICE,
     ) -> None:  # fmt: skip
-        """config: of ingest, as it is now. wall_s: see LOAD_S_MAX. nice: of the child."""
-        self._wall_s, self._nice = wall_s, nice
+        """config: of ingest, as it is now. cpu_s: see LOAD_CPU_S. nice: of the child."""
+        self._cpu_s, self._nice = cpu_s, nice
         self._root, self._config, self._store, self._supervisor = root, config, store, supervisor
         self._sources, self._clock = sources, clock
         self._memory = live_memory(root)
@@ -113,7 +120,8 @@ class ShadowTrial:
         self._child: Sandbox | None = None
         self._evidence: LiveEvidence | None = None
         self._costs = RunCosts(), RunCosts()  # of what is in force, and in the child
-        self._side, self._name, self._began = 0, "", 0.0
+        self._names = "", ""  # of both, as the detector calls them
+        self._side, self._began = 0, 0.0
         self._turn = itertools.count()
         self._failures, self._retry_at, self._hot_at = 0, float("-inf"), float("-inf")
         self._stop = threading.Event()
@@ -149,6 +157,8 @@ class ShadowTrial:
             self._compare(task, child)
         except SandboxUnavailable:  # it was stopped
             self._end()
+        except SandboxTimeout as error:  # without using the CPU time of one that hangs
+            self._wait(f"this appliance has no time for it: {error}")
         except (SandboxError, ModelError, DetectorError, SourceError) as error:
             self._failed(task, str(error))
         except (OSError, DiskWriteError) as error:
@@ -217,9 +227,10 @@ class ShadowTrial:
         """Measure the network in force in a child, then load the other in the next. Raise SandboxError, ModelError."""
         self.status = self._status("measuring", "")
         self._is_candidate = task.is_live
-        live, *_ = self._loaded(task.live, keep=False)
+        live, live_name, _ = self._loaded(task.live, keep=False)
         self._is_candidate = not task.is_live
-        beside, self._name, self._side = self._loaded(task.child, keep=True)
+        beside, name, self._side = self._loaded(task.child, keep=True)
+        self._names = live_name, name
         self._costs, self._began = (live, beside), self._clock.monotonic()
         if self._evidence is None:
             self._evidence = LiveEvidence(file_of(self._root / PROOFS, str(task.candidate)), task.networks)
@@ -238,7 +249,7 @@ class ShadowTrial:
             "detector": settings.model_dump(mode="json"), "model_folder": str(pull_folder()),
             "nice": self._nice, "measure_s": 0.0 if idle is None else METER_S,
         }  # fmt: skip
-        found = child.call("load_network", values, wall_s=self._wall_s)
+        found = child.call("load_network", values, wall_s=LOAD_S_MAX, cpu_s=self._cpu_s)
         busy = self._sources.sensors().watts
         joules = None
         if idle is not None and busy is not None and busy - idle >= WATTS_MIN:
@@ -255,15 +266,16 @@ class ShadowTrial:
         camera = task.cameras[next(self._turn) % len(task.cameras)]
         command = SampleCommand(id=uuid4().hex[:12], camera=camera, side=self._side)
         sample = self._supervisor.sample(command, SAMPLE_WAIT_S, self._stop)
-        if sample is None or sample.model == self._name:  # none was due; the other network is in force by now
+        if sample is None or (
+            sample.model == self._names[1] != self._names[0]
+        ):  # none was due; or it is in force by now
             return
         if sample.error:
-            self._retry_at = self._clock.monotonic() + RETRY_S
-            self.status = self._status("waiting", sample.error)
+            self._wait(sample.error)
             return
         width, height = sample.size
         values = {"file": str(memory / SAMPLE_FILE), "width": width, "height": height}
-        answer = child.call("examine", values, wall_s=min(self._wall_s, EXAMINE_S_MAX))
+        answer = child.call("examine", values, wall_s=EXAMINE_S_MAX, cpu_s=EXAMINE_CPU_S)
         try:
             frame = self._frame(task, sample, answer)
         except (KeyError, TypeError, ValueError):
@@ -318,12 +330,18 @@ class ShadowTrial:
         logger.warning("a network beside the one in force failed (%d of %d): %s", self._failures, FAILURES_MAX, why)
         if self._failures < FAILURES_MAX:
             return
-        self._failures, self._retry_at = 0, self._clock.monotonic() + RETRY_S
-        self.status = self._status("waiting", why)
+        self._failures = 0
+        self._wait(why)
         if not self._is_candidate:
             return
         evidence = self._evidence or LiveEvidence(file_of(self._root / PROOFS, str(task.candidate)), task.networks)
         self._decide(task, evidence, why)
+
+    def _wait(self, why: str) -> None:
+        """End the child, and begin again after a while: nobody is to blame."""
+        self._end()
+        self._retry_at = self._clock.monotonic() + RETRY_S
+        self.status = self._status("waiting", why)
 
     def _end(self) -> None:
         child, self._child = self._child, None

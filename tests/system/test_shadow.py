@@ -38,7 +38,7 @@ blind = partial(candidates.changed, change=partial(candidates.blind_at_night, me
 class Appliance:
     """One RTSP camera, the real ingest process, the switch, and the shadow, which looks as often as it can."""
 
-    def __init__(self, folder: Path, wall_s: float = 120.0) -> None:
+    def __init__(self, folder: Path, cpu_s: float = 60.0) -> None:
         self.folder, self.heard = folder, []
         self.heard: list[Any]
         self.store = BundleStore(folder / "models" / "bundles")
@@ -59,14 +59,7 @@ class Appliance:
             lambda: self.switch.status.progress in ("trying", "loading"),
         )  # fmt: skip
         self.shadow = ShadowTrial(
-            root,
-            lambda: self.switch.settings,
-            self.store,
-            self.supervisor,
-            sources,
-            clock,
-            wall_s=wall_s,
-            nice=0,
+            root, lambda: self.switch.settings, self.store, self.supervisor, sources, clock, cpu_s=cpu_s, nice=0
         )
         self.ends = threading.Event()
         self._threads = [
@@ -168,7 +161,7 @@ def test_a_blind_one_on_probation_answers_and_is_not_proven_but_leaves(
 def test_one_that_fails_or_hangs_is_stopped_and_ingest_goes_on(
     make: Callable[..., Appliance], tmp_path: Path, fault: str
 ) -> None:
-    site = make(wall_s=20.0)
+    site = make(cpu_s=6.0)
     change = {"fails": candidates.fails, "hangs": candidates.hangs}[fault]
     ref = install(site.store, "3", partial(candidates.changed, change=change), tmp_path)
     begin_shadow(site.store, ref)
