@@ -29,7 +29,7 @@ REASON_FOLLOWS = "The reason follows."
 NO_REASON = "No reason was given with this decision."
 BY_APPLIANCE = "this appliance"
 """`answered_by` of a verdict of the appliance's own model; no engine of a worker can have a name with a space."""
-# What a worker of before schema 4 was that named this engine.
+# The kind of judge behind each engine name of a worker from before schema 4.
 ENGINE_KINDS: dict[str, JudgeKind] = {"openai": "vlm", "redetect": "detector"}
 MEDIA_BYTES_MAX = 32 * 1024 * 1024  # a clip of 60 s at 4 Mbit/s is 30 MB
 TEXT_CHARS_MAX = 300  # of names and versions; a broker keeps verdicts of at most 68 kB

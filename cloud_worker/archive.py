@@ -33,7 +33,7 @@ from appliance.wire import ArchiveLink, MediaRef, Verdict
 from cloud_worker.config import ArchiveConfig
 from cloud_worker.judge import JudgeCase
 
-# What botocore raises over an answer that it does not understand is not all of its own tree.
+# Not all errors that botocore raises over an answer it does not understand are of its own tree.
 _ANSWER_ERRORS = (
     ClientError,
     BotoCoreError,

@@ -139,7 +139,7 @@ def _frames(clip: EvidenceFile, folder: Path, decode: Callable[[str], Any]) -> l
         raise MediaRefused(f"{_who(clip)}: {error}") from None
 
 
-# What came out of a sandbox is checked as what went in was: it may have been taken over.
+# Images that come out of a sandbox are checked as those that went in: it may have been taken over.
 
 
 def _listed(answer: Any) -> list[Any]:

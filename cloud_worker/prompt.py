@@ -53,7 +53,7 @@ Rules:
 - Answer with one JSON object of this schema and nothing else, on one line, without Markdown:
 """
 
-# What to look for, by the kind of rule: (number, words). A rule of a kind that is not here is asked as "other".
+# The things to look for, by the kind of rule: (number, words). A rule of a kind that is not here is asked as "other".
 _CLAIMS = {
     "enter": (1, "The alert claims that a {label} came into a zone. Look for one inside the zone."),
     "exit": (1, "The alert claims that a {label} left a zone. Look for one at its edge or just outside it."),

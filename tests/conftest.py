@@ -8,11 +8,15 @@ import logging
 import os
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from appliance.web.visitor import Visitor
 
 ROOT = Path(__file__).parents[1]
 MEMORY = Path("/dev/shm")
@@ -95,6 +99,15 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip("the reference data folder (../shared/data or $VEDETTE_SHARED/data) is not there")
     return folder
+
+
+@pytest.fixture
+def set_visitor() -> Iterator[Callable[[Visitor, str], None]]:
+    """Sets the visitor whom the code under test answers; tests that follow in this thread are the owner's again."""
+    from appliance.web import visitor
+
+    yield visitor.set_visitor
+    visitor.set_visitor(visitor.OWNER, "")
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ The way of a frame, each step a method of `CameraAnalysis`:
            ─► detector_input()  the image that the detector is shown
            ─► result()          tracker: detections become boxes with track ids
 
-Who calls the detector, when, and what is dropped on the way there is the caller's business: `ingest.detect_stream`
+The caller decides who calls the detector, when, and what is dropped on the way there: `ingest.detect_stream`
 shares one detector between cameras, a replay runs it in order. No threads and no clock: the output depends only on
 packets, camera times and detections, in order. That is what makes a replay exact.
 """

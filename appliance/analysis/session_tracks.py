@@ -94,7 +94,7 @@ class RateTuning:
     fast: float = 2.5
     """At five a second what goes so fast moves by half its size between two frames, and a car is gone after four."""
     near_line: float = 1.0
-    """Who goes so fast towards a line of a rule."""
+    """The same for a track that moves towards a line of a rule."""
     line_s: float = 0.5
     """And reaches it within so long: a crossing is believed after two or three frames beyond it."""
     people_max: int = 3

@@ -87,7 +87,7 @@ _NAMES = re.compile(
 )
 _END = struct.Struct("<4s4H2LH")
 _BLOCK = 1 << 20  # bytes read at once
-# What zipfile raises on data that is none; RuntimeError has RecursionError and NotImplementedError under it.
+# Errors of zipfile on data that is no archive; RuntimeError has RecursionError and NotImplementedError under it.
 _UNREADABLE = (zipfile.BadZipFile, zlib.error, EOFError, ValueError, OSError, RuntimeError)
 _VARIABLE = re.compile(r"\$\{([A-Za-z_]\w*)")
 

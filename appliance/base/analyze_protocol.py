@@ -17,7 +17,7 @@ LABEL_CHARS_MAX, TIME_MAX = 300, 4e9  # characters of a name and UTC seconds, as
 TEXT_CHARS_MAX = 2000  # characters, as of a rule's text for the model
 KEYS_MAX = 1024  # callers whose rate is remembered; one that was forgotten starts anew
 Tier = Literal["auto", "edge", "cloud"]
-"""Who is to answer: whoever the router thinks right, the appliance alone, or the cloud model."""
+"""Choose who answers: whoever the router thinks right, the appliance alone, or the cloud model."""
 MediaKind = Literal["picture", "clip"]
 _ANSWERS: dict[Decision, Literal["yes", "no", "unsure"]] = {
     "confirmed": "yes", "rechecked": "yes", "rejected": "no", "unsure": "unsure",

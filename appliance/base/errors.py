@@ -23,9 +23,9 @@ from __future__ import annotations
 import errno
 import re
 
-# What follows the scheme: perhaps user and password (which may hold spaces, quotes and angle brackets; a port ends
-# before one), then all up to a space or quote. Anchored at `://` and bounded, so that a text made to be slow takes no
-# longer than any other.
+# Match what follows the scheme: perhaps user and password (which may hold spaces, quotes and angle brackets; a port
+# ends before one), then all up to a space or quote. Anchored at `://` and bounded, so that a text made to be slow takes
+# no longer than any other.
 _ADDRESS = re.compile(r"""://((?:[^\s/?#@"'<>:]{0,256}:(?!\d{1,5}[\s"'<>])[^/?#@\n]{1,256}@)?[^\s"'<>]*)""")
 _CAMERA_SCHEMES = ("rtsp", "rtsps", "rtmp", "rtmps")
 _CLOSING = ".,:;!)"
@@ -108,6 +108,16 @@ class ConfigError(UsageError):
 
 class ModelError(UsageError):
     """A model cannot be used; the message names the file and what would work."""
+
+
+class ModelForbidden(ModelError):
+    """The system forbids this process a file of a model; a process with other rights may read it."""
+
+
+def unreadable_model(what: str, error: OSError) -> ModelError:
+    """Return the error that says why a file of a model cannot be read. what: the path, and which file it is."""
+    kind = ModelForbidden if isinstance(error, PermissionError) else ModelError
+    return kind(f"{what} cannot be read: {error.strerror}")
 
 
 class MissingDependency(UsageError):

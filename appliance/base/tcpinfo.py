@@ -49,7 +49,7 @@ def _count(info: bytes, at: int) -> int | None:
     return int(struct.unpack_from("=Q", info, at)[0]) if len(info) >= at + 8 else None
 
 
-# What an Ethernet interface counts for one segment: 14 bytes of Ethernet, 20 of IPv4 (40 of IPv6), 20 of TCP with 12
+# An Ethernet interface counts for one segment: 14 bytes of Ethernet, 20 of IPv4 (40 of IPv6), 20 of TCP with 12
 # of time stamps. A first segment has 8 more bytes of options; a connection ends with up to 4 segments that can
 # not be read off its socket any more.
 _FRAME = {4: 66, 6: 86}

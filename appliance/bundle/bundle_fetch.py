@@ -63,7 +63,7 @@ class BundleFetch:
         """Fetch what is missing and return the folder of the installed bundle.
 
         Raise ModelError: what came is not what was signed; LinkLost after several attempts; PreconditionError: no room.
-        What was fetched is kept for the next attempt.
+        Blobs that were fetched are kept for the next attempt.
         """
         folder = self._store.incoming() / FETCHING
         with locked(folder, wait=False):

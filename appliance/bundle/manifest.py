@@ -18,7 +18,7 @@ from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from appliance.base.config_model import ConfigModel
 from appliance.base.detector_config import HeadName, Precision
-from appliance.base.errors import ModelError
+from appliance.base.errors import ModelError, unreadable_model
 
 MANIFEST_FILE = "manifest.json"
 MANIFEST_BYTES_MAX = 1 << 20  # one with three files and their stages takes 20 KB
@@ -43,7 +43,7 @@ def sha256_of(path: Path) -> str:
             for block in iter(lambda: file.read(1 << 20), b""):
                 sha.update(block)
     except OSError as error:
-        raise ModelError(f"{path}: the model file cannot be read: {error.strerror}") from None
+        raise unreadable_model(f"{path}: the model file", error) from None
     return sha.hexdigest()
 
 
@@ -227,7 +227,7 @@ def read_manifest(folder: Path) -> BundleManifest:
         with path.open("rb") as file:
             data = file.read(MANIFEST_BYTES_MAX + 1)
     except OSError as error:
-        raise ModelError(f"{path} cannot be read: {error.strerror}") from None
+        raise unreadable_model(str(path), error) from None
     if len(data) > MANIFEST_BYTES_MAX:
         raise ModelError(f"{path} has more than {MANIFEST_BYTES_MAX} bytes: it is no manifest")
     return parse_manifest(data, str(path))

@@ -12,7 +12,7 @@ its name in the annotation `org.opencontainers.image.title`. So `oras pull HOST/
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote, urlsplit
@@ -192,23 +192,6 @@ class S3Repository:
                 raise ModelError(f"{self.address}: S3 answered {code}") from None
         except (botocore.exceptions.BotoCoreError, botocore.exceptions.HTTPClientError, OSError) as error:
             raise LinkLost(f"{self.address}: {error}") from None
-
-
-class CountedRepository:
-    """Another repository, with the bytes counted that came from it. changed: called with each block's bytes."""
-
-    def __init__(self, repository: Repository, changed: Callable[[int], None] = lambda _: None) -> None:
-        self.address = repository.address
-        self.received = 0
-        self._repository = repository
-        self._changed = changed
-
-    def read(self, path: str, offset: int = 0) -> Iterator[bytes]:
-        """See Repository."""
-        for block in self._repository.read(path, offset):
-            self.received += len(block)
-            self._changed(len(block))
-            yield block
 
 
 class _Unauthorised(ModelError):

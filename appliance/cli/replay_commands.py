@@ -60,7 +60,7 @@ With a site file: a clip, a folder of clips (each its own run), or several camer
   vedette replay footage/ --config site.yaml --camera gate --log logs/
   vedette replay --config site.yaml --camera gate=gate.mp4 --camera yard=yard.mp4 --log both.jsonl
 
-What this appliance has recorded (times of this machine, or UTC with Z), while the appliance runs or not:
+The recording of this appliance (times of this machine, or UTC with Z), while the appliance runs or not:
   vedette replay --config site.yaml --camera gate --from 2026-11-20T10:00 --to 2026-11-20T10:30
 
 Does another model, zone or threshold do better? Replay twice and let the difference be explained:
@@ -72,7 +72,7 @@ Would it still work in the rain, at night, with frames lost? The same seed makes
   vedette replay door.mp4 --config site.yaml --with rain,night,drop:5% --seed 3
   vedette replay --with help
 
-What stood there before the footage began, from an earlier log or from what this appliance keeps:
+With objects that stood there before the footage began, from an earlier log or from what this appliance keeps:
   vedette replay later.mp4 --config site.yaml --stood-before earlier.jsonl
   vedette replay later.mp4 --config site.yaml --stood-before vedette-data
 

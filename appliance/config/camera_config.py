@@ -102,7 +102,7 @@ class RuleBase(ConfigModel):
 
 
 AtStart = Literal["moving", "report", "ignore"]
-"""What a rule makes of objects that are in its zone when the camera's session begins; see docs/rules.md."""
+"""How a rule treats objects that are in its zone when the camera's session begins; see docs/rules.md."""
 
 
 class EnterRule(RuleBase):

@@ -269,7 +269,7 @@ class Core:
             return RequestAnswer(False, plan.route.reason, plan.route)
         escalation = _complete(plan.escalation, self._settings.language)
         try:
-            self._stores.api_escalations.add(escalation, asked.images, plan.route)
+            self._stores.evidence.add_asked(escalation, asked.images, plan.route)
         except StoreUnavailable as error:
             return RequestAnswer(False, str(error))
         self._settings.listener.alert_stored()

@@ -19,13 +19,13 @@ from appliance.router.track_stats import RecentEscalations, restore_recent
 from appliance.rules.arming import Arming
 from appliance.rules.schedule import armed_at, off_peak_in_s
 from appliance.store.alerts import AlertStore
-from appliance.store.api_escalations import ApiEscalationStore
 from appliance.store.arming import ArmingStore
 from appliance.store.boxes import BoxStore
 from appliance.store.cameras import CameraStore
 from appliance.store.database import Database
 from appliance.store.decisions import DecisionStore
 from appliance.store.escalations import EscalationStore, SeverityAfter
+from appliance.store.evidence import EvidenceStore
 from appliance.store.health_events import HealthEventStore
 from appliance.store.meter import Meter
 from appliance.store.notices import NewNotice
@@ -126,7 +126,7 @@ class CoreStores:
     health: HealthEventStore
     silent: SilentFrameStore
     arming: ArmingStore
-    api_escalations: ApiEscalationStore
+    evidence: EvidenceStore
     displaced: Callable[[], str]
     """Why the database is not where it was opened; '': it is."""
     requests: EscalationRequests = field(default_factory=EscalationRequests)
@@ -144,7 +144,7 @@ class CoreStores:
             HealthEventStore(db),
             SilentFrameStore(db),
             ArmingStore(db),
-            ApiEscalationStore(db),
+            EvidenceStore(db),
             lambda: db.displaced,
         )
 

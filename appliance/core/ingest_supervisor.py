@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import IO, Protocol
 
 from appliance.base.backoff import Backoff
+from appliance.base.child_end import end_child
 from appliance.base.child_modules import INGEST
 from appliance.base.clock import Clock
 from appliance.base.detector_config import DetectorConfig
@@ -54,7 +55,7 @@ SHORT_LIVES_MAX = 2  # one after the other: the first may be the machine's start
 EXIT_WRONG_USE = 2  # of vedette and its children: wrong use or configuration
 _LOOK_S = 0.5  # between two looks at whether a trial, or a wait, is to end
 _READ_BYTES = 256 * 1024  # a pipe of Linux holds 64 kB, so one read empties it
-# What the ingest process gets of this process's environment: where models, libraries and accelerators are, and how they
+# The ingest process gets this much of our environment: where models, libraries and accelerators are, and how they
 # are tuned. Passwords of its cameras come with its configuration; all other secrets stay here.
 _INGEST_VARIABLES = (
     "HOME", "USER", "LOGNAME", "TMPDIR", "XDG_DATA_HOME", "XDG_CACHE_HOME", "VIRTUAL_ENV", "VEDETTE_MODELS",
@@ -394,7 +395,8 @@ class IngestSupervisor:
             with self._child_lock:
                 self._child_process = None
             os.close(reading)
-            _end(child)
+            _ask_to_end(child)
+            end_child(child, asked_s=STOP_S_MAX)
             self.status = IngestStatus(0, self.status.starts, self.status.refused_lines)
 
     @staticmethod
@@ -482,16 +484,6 @@ def _ask_to_end(child: subprocess.Popen[bytes]) -> None:
     if child.stdin is not None:
         with contextlib.suppress(BrokenPipeError):
             child.stdin.close()
-
-
-def _end(child: subprocess.Popen[bytes]) -> None:
-    """Let the child end, but not for ever."""
-    _ask_to_end(child)
-    try:
-        child.wait(STOP_S_MAX)
-    except subprocess.TimeoutExpired:
-        child.kill()
-        child.wait()
 
 
 def _how(code: int | None) -> str:

@@ -1,7 +1,7 @@
 """Another network takes the place of the one in force while cameras go on.
 
-What is to be in force stands in the site file and in the pointers of the bundles, which the dashboard, `vedette models`
-and a proof change. This service looks at both each second. When they name other networks it
+The choice of networks stands in the site file and in the pointers of the bundles, which the dashboard, `vedette
+models` and a proof change. This service looks at both each second. When they name other networks it
 
 1. lets a child of the lowest priority load them: one that crashes, hangs or is refused there was never near a camera,
 2. compares the memory they took with what is left,

@@ -1,6 +1,6 @@
 """Networks that wait for proof are tried at night, one after another, in a process of the lowest priority.
 
-What waits: a bundle that is on probation, and one whose last trial ended with *not enough*. The process is `vedette
+These wait: a bundle that is on probation, and one whose last trial ended with *not enough*. The process is `vedette
 models prove --decide`, so what follows is the same. It ends when the appliance sheds load: cameras come first, and the
 next night is another chance.
 """
@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from appliance.base.child_end import end_child
 from appliance.base.child_modules import APPLIANCE
 from appliance.base.clock import Clock, local_day, local_weekday_minute
 from appliance.base.errors import ModelError
@@ -61,8 +62,7 @@ class NightlyProof:
         """End the process that runs, and leave the rest of this night. Any thread, when `run_once` is not at work."""
         child, self._child, self._left = self._child, None, []
         if child is not None and child.poll() is None:
-            child.kill()
-            child.wait()
+            end_child(child)
 
     def _waiting(self) -> Iterator[str]:
         try:

@@ -26,7 +26,7 @@ from appliance.web.visitor import visitor
 logger = logging.getLogger(__name__)
 
 Shows = Literal["own", "site", "camera", "alert", "health"]
-"""What a route shows to a visitor who may see some cameras only. own: it leaves out the others by itself; site: all
+"""Say how a route treats a visitor who may see some cameras only. own: it leaves out the others by itself; site: all
 of the site, so it is refused; camera, alert, health: one of which the path says the name or id."""
 _WHERE = {"camera": "name", "alert": "alert_id", "health": "event"}
 

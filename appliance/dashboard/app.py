@@ -53,7 +53,6 @@ from appliance.dashboard import (
     settings_api,
     setup_api,
     snooze_api,
-    snooze_page,
     storage_api,
     system_api,
     system_page,
@@ -87,7 +86,7 @@ APIS = (
     system_api, timeline_api, trials_api, users_api, why_api,
 )  # fmt: skip
 PAGES = (
-    access_page, alerts_page, camera_setup_page, cameras_page, live_page, notify_page, snooze_page, system_page,
+    access_page, alerts_page, camera_setup_page, cameras_page, live_page, notify_page, system_page,
     timeline_page, users_page, why_page,
 )  # fmt: skip
 ROUTES = (

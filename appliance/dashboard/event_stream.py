@@ -51,7 +51,7 @@ class StreamEvent:
 
 
 StillMay = Callable[[], Visitor | None]
-"""Who watches a stream, as long as they may."""
+"""Return who watches a stream; None: they no longer may."""
 
 
 class TooManyViewers(Exception):

@@ -33,7 +33,7 @@ router = RouteList(tags=["health"])
 
 LEARNABLE: frozenset[HealthKind] = frozenset({"black", "covered", "moved"})
 REFUSED_PASSWORD = "(401)"  # stands in the reason of a camera that refuses user or password
-# What helps against a fault: the words on its button, and the page behind it; of all others it is the camera's page.
+# The remedy for a fault: the words on its button, and the page behind it; of all others it is the camera's page.
 _MAKE_ROOM, _SYSTEM = (N_("Make room"), "/storage"), (N_("What the appliance does"), "/system")
 HELP: dict[HealthKind, tuple[str, str]] = {
     "disk": _MAKE_ROOM, "unrecorded": _MAKE_ROOM, "database": _MAKE_ROOM, "memory": _SYSTEM, "hot": _SYSTEM,

@@ -10,7 +10,8 @@ from starlette.responses import StreamingResponse
 from appliance.dashboard.access_rights import tell_view
 from appliance.dashboard.cameras_api import Cameras
 from appliance.dashboard.event_stream import TooManyViewers, ViewerResponse
-from appliance.dashboard.live_feed import LiveChoice, LiveHub
+from appliance.dashboard.live_feed import LiveHub
+from appliance.dashboard.live_files import LiveChoice
 from appliance.dashboard.schemas import API
 from appliance.web.auth import AccessPart
 from appliance.web.dependencies import provided
@@ -55,7 +56,7 @@ async def live_video(
     video only while something moves before it; `stream=sub`: of its second stream, where it has one for detection.
     `codec=h264`: of a camera that sends something else, its second stream where that is H.264, else a small copy of at
     most ten frames a second, which costs the appliance's processor; `n` says `instead`, which of the two.
-    Who reads too slowly goes on at the newest key frame.
+    A client that reads too slowly goes on at the newest key frame.
     """
     if any(name not in cameras.configured or not visitor().sees(name) for name in camera):
         raise Problem(404, "There is no such camera among yours.")

@@ -12,8 +12,7 @@ import logging
 import struct
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import asdict, dataclass, replace
-from datetime import datetime, timezone
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from appliance.base.clock import Clock
@@ -21,8 +20,8 @@ from appliance.base.errors import EvidenceError, StoreError
 from appliance.base.telemetry import LogThrottle
 from appliance.dashboard.event_stream import StillMay, StreamViewer, TooManyViewers, within
 from appliance.dashboard.live_conversion import LINGER_S, Conversions, LiveConversion
+from appliance.dashboard.live_files import RECORDING, LiveChoice, LiveFile, LiveFiles
 from appliance.media.fragmented_mp4 import Fragment, FragmentReader, InitSegment
-from appliance.media.live_memory import live_memory
 from appliance.store.boxes import BoxStore
 from appliance.store.paths import SEGMENTS, SUBSTREAMS, inside
 from appliance.store.segments import SegmentStore
@@ -44,8 +43,6 @@ VIEWERS_MAX = 32  # each reads a file twice a second
 VIEWERS_EACH_MAX = 8  # of one account or address
 _FULL, _OWN = "too many watch live; close some pages", "you watch live on too many pages; close some"
 PING_S = 5.0  # a page without video knows that the appliance lives
-RECORDED_S_MAX = 4.0  # a camera that is recorded reports each second, and a segment begins within a second or two
-STALE_S = 20.0  # what was recorded last is no live picture any more
 ACTIVE_S = 10.0  # a camera stays live so long after the last movement
 MOVED_MIN = 0.02  # of the frame's size; parked cars tremble by less
 TRACKS_MAX = 500  # remembered of a camera; detect.output_head.DETECTIONS_MAX is 300 a frame
@@ -97,79 +94,6 @@ class Movement:
             del self._places[next(iter(self._places))]
 
 
-@dataclass(frozen=True, slots=True)
-class _File:
-    """A segment: its path under the storage folder, camera time of its first frame, and its codec for people.
-
-    instead_of: the codec of the recording, in place of which this is taken.
-    """
-
-    path: str
-    t_start: float
-    codec: str = ""
-    root: Path | None = None  # where it lies, if not in the storage folder
-    instead_of: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class LiveChoice:
-    """The stream that is wanted of a camera.
-
-    Attributes:
-        substream: the detect stream, where it has one of its own.
-        h264: nothing else is played: where the camera sends something else, its detect stream, or a small copy.
-    """
-
-    substream: bool = False
-    h264: bool = False
-
-
-class _LiveFiles:
-    """Finds the files of a camera that are being written. Called in threads; holds no state."""
-
-    def __init__(self, camera: str, segments: SegmentStore, root: Path, clock: Clock, choice: LiveChoice) -> None:
-        self._camera = camera
-        self._segments = segments
-        self._root = root
-        self._clock = clock
-        self._choice = choice
-
-    def newest(self) -> _File | None:
-        """Return the one that is being written; None if there is none. Raise StoreError."""
-        if self._choice.substream and (found := self._of_substream()) is not None:
-            return found
-        found = self._recorded()
-        if not self._choice.h264 or found is None or found.codec == "h264":
-            return found
-        second = self._of_substream()  # smaller, should it have to be converted, too
-        return found if second is None else replace(second, instead_of=found.codec)
-
-    def _recorded(self) -> _File | None:
-        row = self._segments.latest(self._camera)
-        if row is not None and self._clock.now() - row.t_end < RECORDED_S_MAX:
-            return _File(row.path, row.t_start, row.codec)
-        standby = self._in_memory()  # the disk takes nothing: the camera is seen all the same
-        if standby is not None or row is None or self._clock.now() - row.t_end > STALE_S:
-            return standby
-        return _File(row.path, row.t_start, row.codec)
-
-    def _in_memory(self) -> _File | None:
-        memory = live_memory(self._root)
-        return None if memory is None else self._of_substream(memory)
-
-    def _of_substream(self, root: Path | None = None) -> _File | None:
-        folder = (root or self._root) / SUBSTREAMS / self._camera
-        try:
-            newest = max(folder.iterdir())  # they are named by the time at which they begin
-            if self._clock.now() - newest.stat().st_mtime > STALE_S:
-                return None
-            begin = datetime.strptime(newest.name.partition("Z")[0], "%Y%m%dT%H%M%S.%f").replace(tzinfo=timezone.utc)
-        except (OSError, ValueError):
-            return None
-        path = f"{SUBSTREAMS}/{self._camera}/{newest.name}"
-        return _File(path, begin.timestamp(), "such", root or self._root)
-
-
 class LiveFeed:
     """One camera's live video, of its recording or its detect stream, read by one task while somebody watches.
 
@@ -190,7 +114,7 @@ class LiveFeed:
         self.camera = camera
         self.conversion = LiveConversion(conversions) if choice.h264 else None
         self._choice = choice
-        self._files = _LiveFiles(camera, segments, root, conversions.clock, choice)
+        self._files = LiveFiles(camera, segments, root, conversions.clock, choice)
         self.first = 0
         self.newest_t = float("-inf")  # of the newest fragment
         self.active = False
@@ -284,7 +208,7 @@ class LiveFeed:
         if looks or before != (self.active, self.problem):
             self._wake()
 
-    async def _go_on_to(self, newest: _File) -> None:
+    async def _go_on_to(self, newest: LiveFile) -> None:
         """To a newer file, once the one before it was read to its end."""
         joins = self._reader is None
         if self._reader is not None:
@@ -468,7 +392,7 @@ class LiveHub:
         still: StillMay,
         *,
         only_active: bool = False,
-        choice: LiveChoice = LiveChoice(),
+        choice: LiveChoice = RECORDING,
     ) -> StreamViewer:
         """Return a viewer of these cameras; call its `leave`. Raise TooManyViewers.
 

@@ -29,7 +29,7 @@ from appliance.web.route_list import RouteList
 router = RouteList(prefix=API, tags=["notifications"])
 
 NAME_PATTERN = r"^[a-z0-9][a-z0-9_-]{0,31}$"
-# What of a target's section holds a secret, by kind; all of it goes to the secrets file.
+# The keys of a target's section that hold a secret, by kind; all of it goes to the secrets file.
 SECRET_KEYS: dict[str, tuple[str, ...]] = {
     "ntfy": ("url", "topic", "token"),
     "webhook": ("url", "secret", "authorization"),

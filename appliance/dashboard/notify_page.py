@@ -1,4 +1,4 @@
-"""The page of notifications: this browser, the targets, what is snoozed."""
+"""The pages of notifications: this browser, the targets, what is snoozed; the page that a link in a message opens."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from starlette.responses import HTMLResponse
 from appliance.dashboard.notify_api import SECRET_KEYS, Context, report_of
 from appliance.dashboard.push_api import browsers_of, may_subscribe
 from appliance.dashboard.settings_api import Settings
+from appliance.dashboard.snooze_api import offer_of
+from appliance.notify.snooze_links import SNOOZE_MINUTES
 from appliance.web.auth import TemplatesPart
 from appliance.web.route_list import RouteList
 
@@ -20,3 +22,9 @@ def notify_page(templates: TemplatesPart, context: Context, settings: Settings) 
         "notify.html", here="/notify", rev=0, report=report_of(context, settings), browsers=browsers_of(context),
         may_subscribe=may_subscribe(context, settings), kinds=tuple(SECRET_KEYS),
     )  # fmt: skip
+
+
+@router.get("/snooze/{token}")
+def snooze_page(templates: TemplatesPart, context: Context, token: str) -> HTMLResponse:
+    """Return the page that a link in a message leads to. Opening it does nothing: messengers open links, too."""
+    return templates.page("snooze.html", nav=False, offer=offer_of(context, token), lengths=SNOOZE_MINUTES, token=token)

@@ -28,7 +28,7 @@ from appliance.web.texts import N_
 
 logger = logging.getLogger(__name__)
 router = RouteList(prefix=API, tags=["scenarios"])
-# What a ScenarioExporter raises.
+# The errors of a ScenarioExporter, as statuses.
 REFUSALS: dict[type[Exception], int] = {
     PreconditionError: 409,
     UsageError: 422,

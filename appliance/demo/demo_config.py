@@ -289,7 +289,7 @@ _ABOUT = """\
 """
 _ABOUT_WORKER = """\
 # Written by `vedette demo`, and overwritten by the next one: the cloud side, `vedette-worker run --config FILE`.
-# What judges is in `engine`: a detector that looks again (`redetect`) rejects or doubts and never confirms; `openai`
+# The judge is in `engine`: a detector that looks again (`redetect`) rejects or doubts and never confirms; `openai`
 # asks a vision-language model, which can. deploy/vlm/README.md has a small one for any computer.
 """
 

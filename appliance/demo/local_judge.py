@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from appliance.base.child_end import end_child
 from appliance.base.child_modules import LLAMA_SERVER
 from appliance.base.clock import Clock
 from appliance.base.errors import MissingDependency, UsageError
@@ -36,6 +37,7 @@ CONTEXT_TOKENS = 8192  # two questions at a time, as deploy/vlm starts it
 START_S_MAX = 3600.0  # to download some GB on a slow link, and to load them
 POLL_S = 1.0  # between two tries to reach the server
 NICE = 19  # of the server: cameras come first, the judge takes what is idle
+END_S = 10.0  # of the server after SIGTERM: it gives back some GB
 VARIABLE = "VEDETTE_LLAMA_SERVER"
 
 
@@ -159,11 +161,7 @@ def running(command: Sequence[str], port: int, clock: Clock) -> Iterator[tuple[s
         yield child, _answering(child, port, clock)
     finally:
         child.terminate()
-        try:
-            child.wait(10.0)
-        except subprocess.TimeoutExpired:
-            child.kill()
-            child.wait()
+        end_child(child, asked_s=END_S)
 
 
 def _answering(child: subprocess.Popen[bytes], port: int, clock: Clock) -> VlmServer:

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Mapping
 from pathlib import Path
 
-from appliance.base.errors import ModelError
+from appliance.base.errors import ModelError, unreadable_model
 
 LABELS_BYTES_MAX = 256 * 1024  # 10,000 names; a larger file is another one by mistake
 ASK = "set detector.labels to a file with one name a line, in the order of its classes"
@@ -84,7 +84,7 @@ def read(path: Path) -> tuple[str, ...]:
             raise ModelError(f"{path}: a labels file is not over {LABELS_BYTES_MAX} bytes")
         lines = path.read_text(encoding="utf-8").strip().splitlines()
     except OSError as error:
-        raise ModelError(f"{path}: the labels file cannot be read: {error.strerror}") from None
+        raise unreadable_model(f"{path}: the labels file", error) from None
     except UnicodeDecodeError:
         raise ModelError(f"{path}: the labels file is not text in UTF-8") from None
     names = tuple(line.strip() for line in lines)

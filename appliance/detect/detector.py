@@ -335,7 +335,7 @@ def _open_tensorrt(settings: DetectorConfig, found: ModelFile) -> NetworkRuntime
         raise ModelError(
             f"detector.backend tensorrt runs on NVIDIA's GPUs alone: set detector.device to cuda, not {settings.device}"
         )
-    # What it needs of NVIDIA's is looked for when it opens.
+    # NVIDIA's libraries are looked for when it opens.
     from appliance.detect.tensorrt_runtime import TensorrtRuntime
 
     return TensorrtRuntime(found.path, precision=settings.precision, dla_core=settings.dla_core)

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from appliance.base.backoff import Backoff
+from appliance.base.child_end import end_child
 from appliance.base.clock import Clock
 from appliance.base.errors import DetectorError, VedetteError
 from appliance.detect.hailo_bindings import start_helper
@@ -170,9 +171,7 @@ class HelperSession:
             first = not self.loss
             self.loss = self.loss or reason
         if first:
-            self._process.kill()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(KILL_S)
+            end_child(self._process, killed_s=KILL_S)
             os.close(self._memory_fd)
         with self._lock:
             for slot in self._slots:

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from pydantic import Field, ValidationError
 
 from appliance.base.config_model import ConfigModel
-from appliance.base.errors import ModelError
+from appliance.base.errors import ModelError, unreadable_model
 from appliance.detect.class_labels import COCO_80
 from appliance.detect.protobuf_reader import protobuf_fields
 
@@ -65,7 +65,7 @@ def read_header(path: Path) -> HefHeader:
         with path.open("rb") as file:
             head = file.read(max(_HEADER_BYTES.values()) + _PROTO_BYTES_READ)
     except OSError as error:
-        raise ModelError(f"{path}: the model file cannot be read: {error.strerror}") from None
+        raise unreadable_model(f"{path}: the model file", error) from None
     if len(head) < _COMMON.size or _COMMON.unpack_from(head)[0] != MAGIC:
         raise ModelError(
             f"{path}: not a HEF: detector.backend hailo runs networks that were compiled for a Hailo device "
@@ -96,7 +96,7 @@ def read_notes(path: Path) -> HefNotes:
     except FileNotFoundError:
         return HefNotes()
     except OSError as error:
-        raise ModelError(f"{notes}: cannot be read: {error.strerror}") from None
+        raise unreadable_model(f"{notes}:", error) from None
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         raise ModelError(f"{notes}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None

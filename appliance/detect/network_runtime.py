@@ -60,7 +60,7 @@ class NetworkRuntime(Protocol):
     def batch_sizes(self) -> tuple[int, ...]:
         """How many frames one run may hold: 1 first, ascending; (1,) where more of them in a run gain nothing.
 
-        What they gain is measured by the caller (`measure_batching`). They are used only for a network whose inputs
+        The caller measures the gain (`measure_batching`). They are used only for a network whose inputs
         leave their first side open; other numbers of frames are split into these.
         """
         ...

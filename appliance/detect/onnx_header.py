@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from appliance.base.detector_config import Precision
-from appliance.base.errors import ModelError
+from appliance.base.errors import ModelError, unreadable_model
 from appliance.detect.network_runtime import Side, TensorSpec
 from appliance.detect.protobuf_reader import protobuf_fields
 
@@ -55,7 +55,7 @@ def read_header(path: Path) -> OnnxHeader:
             # Not closed by hand: an error's traceback still holds views into it.
             return _model(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))
     except OSError as error:
-        raise ModelError(f"{path}: the model file cannot be read: {error.strerror}") from None
+        raise unreadable_model(f"{path}: the model file", error) from None
     except (ValueError, IndexError, UnicodeDecodeError) as error:
         raise ModelError(f"{path}: not a usable ONNX file: {error}") from None
 

@@ -250,7 +250,7 @@ def gpu_providers(
     """
     if provider == "cuda":
         return ((CUDA, cuda_options(precision)),)
-    # What TensorRT does not take runs on CUDA: so ONNX Runtime's own documentation wants it, and it stays on the GPU.
+    # Layers that TensorRT does not take run on CUDA, as ONNX Runtime's documentation advises: they stay on the GPU.
     return ((TENSORRT, tensorrt_options(path, precision, engines)), (CUDA, cuda_options(precision)))
 
 

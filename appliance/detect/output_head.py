@@ -19,8 +19,8 @@ Outputs = Mapping[str, Array]
 CANDIDATES_MAX = 1000  # by score; the cost grows with the square, and a frame shows fewer objects
 DETECTIONS_MAX = 300  # of a frame, as Ultralytics' max_det
 VEHICLES = frozenset({"car", "truck", "bus", "van"})
-# What is really there and looks alike: these give way among themselves only. All others (a kite, a cell phone) are most
-# often mistakes before a fixed camera, and give way to whatever is wanted.
+# Labels that look alike and are often really there: these give way among themselves only. All others (a kite, a cell
+# phone) are most often mistakes before a fixed camera, and give way to whatever is wanted.
 FAMILIES = (
     frozenset({"person"}),
     VEHICLES | {"train", "boat", "airplane"},

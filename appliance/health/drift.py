@@ -24,7 +24,7 @@ from appliance.store.agreement import DAY_S, AnsweredAlert, answered_alerts
 from appliance.store.database import Database
 
 DriftScope = Literal["site", "camera", "label", "hours", "scores"]
-"""What a stream of answers is of; `hours`: six hours of the day; `scores`: a camera's scores, without any answer."""
+"""The group of a stream of answers; `hours`: six hours of the day; `scores`: a camera's scores, without any answer."""
 
 FALL = 0.30  # of the share that is right: the least fall that is looked for
 QUARTER_DAYS = 91.0  # days for which the false alarms are counted

@@ -112,7 +112,7 @@ OFFSET_HOLD_S = 8.0  # a stream that was just opened is steered to its sender's 
 BUSY_S_MAX = 1.0  # a call of the detector that lasts longer counts as stuck
 
 Remedy = Literal["", "examine", "connect"]
-"""What the camera should do: examine the next frame whatever the motion gate says, or reconnect."""
+"""Say what the camera should do: examine the next frame whatever the motion gate says, or reconnect."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from typing import Literal
 from pydantic import ValidationError
 
 from appliance.base.detector_config import DetectorConfig
-from appliance.base.errors import DetectorError, MissingDependency, ModelError
+from appliance.base.errors import DetectorError, MissingDependency, ModelError, ModelForbidden
 from appliance.detect.detector import ObjectDetector
 from appliance.detect.runtime_choice import trial_frame
 from appliance.types import NetworksAnswer, NetworksCommand
@@ -27,7 +27,6 @@ logger = logging.getLogger(__name__)
 
 SHARED = ""  # name of the network of all cameras that have none of their own
 NICE = 10  # of the thread that loads: cameras come first
-_NOT_READABLE = "cannot be read: Permission denied"
 Load = Callable[[DetectorConfig], ObjectDetector]
 
 
@@ -95,7 +94,7 @@ class Networks:
             self._ready = command.id, self._loaded(command)
         except (ModelError, MissingDependency, DetectorError, ValidationError) as error:
             # A folder that came after this process was confined is out of its reach: the next one reads it.
-            outcome: Literal["restart", "refused"] = "restart" if str(error).endswith(_NOT_READABLE) else "refused"
+            outcome: Literal["restart", "refused"] = "restart" if isinstance(error, ModelForbidden) else "refused"
             self._answer(NetworksAnswer(id=command.id, outcome=outcome, reason=str(error)))
         except Exception as error:  # a network is foreign code: whatever it raises, the one in force goes on
             logger.exception("a network failed in an unexpected way while it was loaded")

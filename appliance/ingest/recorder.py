@@ -261,7 +261,7 @@ class SegmentRecorder:
         """
         segment, self._segment = self._segment, None
         self.lost += 1 + (segment.frames - segment.frames_on_disk if segment is not None else 0)
-        # What is wrong with the stream may be right with its next key frame; a disk needs time.
+        # A fault of the stream may pass with its next key frame; a disk needs time.
         of_stream = isinstance(error, ValueError)
         self._retry_at = self._clock.monotonic() + (0.0 if of_stream else RETRY_S)
         why = getattr(error, "strerror", None) or str(error) or type(error).__name__

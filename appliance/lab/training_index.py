@@ -29,7 +29,7 @@ _ANSWERS: Mapping[str, Review] = {"confirmed": "reviewed", "rejected": "false_al
 def answer_of(alert: AlertRow) -> Review | None:
     """Return a person's review, else the verdict of a vision-language model or of an operator, as one; None: neither.
 
-    What a detector or a stand-in says of its own kind teaches nothing.
+    An answer of a detector or a stand-in teaches nothing to its own kind.
     """
     if alert.review is not None or alert.judge not in TEACHING_KINDS:
         return alert.review

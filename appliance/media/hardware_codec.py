@@ -35,7 +35,7 @@ REMEDIES: Mapping[HardwareKind, str] = {
     "qsv": "it needs an Intel GPU, /dev/dri/renderD128 open to this user (group render) and Intel's runtime "
     "(libmfx-gen1, intel-media-va-driver)",
 }
-"""What to do where a kind does not come up."""
+"""Name the package to install where a kind does not come up."""
 
 
 class HardwareFailed(VedetteError):

@@ -22,6 +22,7 @@ from fractions import Fraction
 
 import av
 
+from appliance.base.child_end import end_child
 from appliance.media.hardware_codec import DecodeWay, HardwareFailed, decoder_of
 from appliance.media.source import SECOND_US, StreamInfo
 from appliance.sandbox.sandbox import child_environment
@@ -138,7 +139,7 @@ class PipedCodec:
         self._begins = True
 
     def close(self) -> None:
-        _end(self._child)
+        end_child(self._child, killed_s=END_S_MAX)
         self._reader.join(END_S_MAX)
         with contextlib.suppress(*_MUXER_ERRORS):
             if self._muxer is not None:
@@ -175,7 +176,7 @@ class PipedCodec:
             self._stream = self._muxer.add_stream_from_template(self._info.stream)
             self._stream.time_base = Fraction(1, SECOND_US)
         except (av.error.FFmpegError, ValueError) as error:
-            _end(child)
+            end_child(child, killed_s=END_S_MAX)
             raise HardwareFailed(f"{self._kind}: this stream cannot be given to ffmpeg: {error}") from error
         return child
 
@@ -275,12 +276,6 @@ class PipedCodec:
         errors = (self._errors.read(_ERROR_BYTES_MAX) or b"").decode(errors="replace")
         lines = [_ADDRESS.sub("", line).strip() for line in errors.splitlines() if line.strip()]
         return "ffmpeg: " + lines[0][:200].rstrip(".") if lines else ""
-
-
-def _end(child: subprocess.Popen[bytes]) -> None:
-    child.kill()
-    with contextlib.suppress(subprocess.TimeoutExpired):  # a process that is stuck in a driver does not even die
-        child.wait(END_S_MAX)
 
 
 def _stamp(frame: av.VideoFrame) -> int | None:

@@ -16,7 +16,7 @@ ONLINE, OFFLINE = "online", "offline"
 ON, OFF, UNKNOWN = "ON", "OFF", "None"
 """States of a binary sensor; Home Assistant shows `None` as unknown: nobody looked, or privacy forbids to say."""
 _UNFIT = re.compile(r"[^A-Za-z0-9_-]+")
-# What Home Assistant calls what is seen there; without one it says on and off.
+# Home Assistant's word for something that is seen there; without one it says on and off.
 _DEVICE_CLASS = "occupancy"
 
 

@@ -316,7 +316,7 @@ class MqttPublisher:
         self._send()
         self._audit.write()
 
-    # What is so now.
+    # The present state.
 
     def _read(self) -> None:
         deps = self._deps

@@ -35,7 +35,7 @@ class NewSession:
 
 
 SourceItem = DecodedFrame | Gap | NewSession
-"""What a source gives next; times are seconds since the replay's beginning, `index` counts through the source."""
+"""One item of a source; times are seconds since the replay's beginning, `index` counts through the source."""
 
 
 @dataclass(slots=True)

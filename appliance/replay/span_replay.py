@@ -31,7 +31,7 @@ FRAMES_MAX = 8000  # two minutes (dashboard.why_api.SPAN_S_MAX) at 60 frames a s
 PROGRESS_EVERY_S = 1.0  # of footage
 
 Use = Literal["confirmed", "unconfirmed", "tentative", "unused"]
-"""What the tracker made of a detection: a reported object; one seen too seldom, or too doubtful, to be; nothing."""
+"""How the tracker used a detection: a reported object; one seen too seldom, or too doubtful, to be; nothing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ _HALVINGS = 40  # 2^-40 is below what a float shows of a share
 Weights = tuple[float, float, float, float, float]
 """Of one, the score's log odds, the binary logarithm of the detections, the way moved, the spread of the scores."""
 
-# What is believed before anything was learnt: set by hand, from what trackers and detectors are like, on no footage. A
+# The belief before anything was learnt: set by hand, from what trackers and detectors are like, on no footage. A
 # score means odds, a track that is seen again and again and that moves is more often real than one that flickers on
 # the spot. An appliance that learns keeps the signs (see SIGNS), whatever the reviews say.
 PRIOR: Weights = (-1.0, 1.0, 0.5, 0.8, -2.0)

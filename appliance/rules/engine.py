@@ -52,8 +52,8 @@ class RulesEngine:
     Beside neighbours (`are_neighbours`) a change is believed later (`TUNING.crowded_settle_s`). Only boxes of the same
     frame count: tracks that are no longer seen must not raise the number of detections that a newcomer needs.
 
-    What stands in an ignored zone (`CameraConfig.ignore`) fires nothing, nor does a box that is lower or higher than
-    the rule wants: what they do is pending meanwhile, as with a track that is not certain yet.
+    A track in an ignored zone (`CameraConfig.ignore`) fires nothing, nor does a box that is lower or higher than the
+    rule wants: what they do is pending meanwhile, as with a track that is not certain yet.
 
     exit fires when a track is seen to leave the zone, and when it is lost for more than TUNING.loss_s with its last box
     at the frame's edge: it walked out of view. A track that is lost in the middle of the frame has not left: people are

@@ -195,7 +195,7 @@ _SYSTEM_FILES = ("/usr", "/lib", "/lib64", "/etc/ld.so.cache", "/dev/urandom")
 _PACKAGE_FOLDERS, _MODULES = {"site-packages", "dist-packages"}, {".py", ".so"}
 _LOADERS = ("/lib*/ld-linux*.so.*", "/lib/ld-musl-*.so.1", "/lib/*/ld-linux*.so.*")
 
-# What each version of Landlock brought, and what a process that decodes may do without it.
+# By version of Landlock: what is lacking before it, and what a process that decodes may do without it.
 LACKS: tuple[tuple[int, str], ...] = (
     (1, "this kernel has no Landlock (Linux 5.13, and `landlock` among lsm=): what decodes video can use this user's "
         "files, and what decodes live video any TCP port"),

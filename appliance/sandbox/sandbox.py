@@ -24,6 +24,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from appliance.base.child_end import end_child
 from appliance.base.child_modules import SANDBOX
 from appliance.base.clock import Clock, SystemClock, process_cpu_s
 from appliance.base.errors import VedetteError, printable
@@ -38,7 +39,7 @@ _HEAD = struct.Struct("!II")
 _KEPT_VARIABLES = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "TZ", "ORT_DISABLE_TELEMETRY")
 
 Value = Any
-"""What may be handed over: what JSON holds, and bytes, which arrive as a bytearray."""
+"""A value that may be handed over: any of JSON, and bytes, which arrive as a bytearray."""
 Progress = Callable[[Value], None]
 """Called with what a function says while it works."""
 
@@ -269,8 +270,7 @@ class Sandbox:
         if channel is not None:
             channel.close()
         if child is not None:
-            child.kill()
-            child.wait()
+            end_child(child)
 
 
 class _WentIdle(SandboxError):

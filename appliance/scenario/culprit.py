@@ -1,7 +1,7 @@
 """Which part of the pipeline decided that an event did not come: the recorded boxes, decided again with one change.
 
-What was examined and tracked is in the replay's record, and the rules are pure, so each suspicion is tried: the culprit
-is the first whose change makes the rule fire in the expected time. Nothing is guessed from a score.
+The replay's record holds all that was examined and tracked, and the rules are pure, so each suspicion is tried: the
+culprit is the first whose change makes the rule fire in the expected time. Nothing is guessed from a score.
 """
 
 from __future__ import annotations

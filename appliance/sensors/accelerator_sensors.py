@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import select
@@ -11,6 +10,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from appliance.base.child_end import end_child
 from appliance.base.clock import SystemClock
 from appliance.base.machine import Temperature
 from appliance.sensors.readings import NOTHING, EnergyReading, SensorReading
@@ -148,9 +148,7 @@ class HailoChips:
 
 
 def _end(helper: subprocess.Popen[bytes]) -> None:
-    helper.kill()
-    with contextlib.suppress(subprocess.TimeoutExpired):  # a process that is stuck in a driver does not even die
-        helper.wait(HAILO_END_S_MAX)
+    end_child(helper, killed_s=HAILO_END_S_MAX)
     for pipe in (helper.stdin, helper.stdout):
         if pipe is not None:
             pipe.close()

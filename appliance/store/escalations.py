@@ -182,7 +182,7 @@ class EscalationStore:
         rows = self._db.rows(f"SELECT state, count(*) AS n FROM escalation WHERE {in_states(UNSETTLED)} GROUP BY state")
         return {**dict.fromkeys(UNSETTLED, 0), **{row["state"]: row["n"] for row in rows}}
 
-    # What a verdict does
+    # Verdicts
 
     def settle(self, verdict: wire.Verdict, step: int, t: float) -> bool:
         """Record the final verdict on an escalation, at `step`; return False if it already had one."""

@@ -16,7 +16,9 @@ from appliance.store.rows import (
     StepEvidence,
     read_alert,
     read_evidence,
+    to_json,
 )
+from appliance.types import Route
 
 
 class EvidenceStore:
@@ -66,3 +68,33 @@ class EvidenceStore:
             for row in frames:
                 write_evidence(connection, row)
             return True
+
+    def add_asked(self, escalation: wire.Escalation, images: Sequence[tuple[wire.MediaRef, str]], route: Route) -> None:
+        """Write an escalation that came through the API with its own images, whose files are on disk. Raise StoreError.
+
+        Its alert has `audit` 2, which no list shows. It goes through the outbox and ends as any alert's does.
+        """
+        with self._db.transaction() as connection:
+            connection.execute(
+                """INSERT INTO alert (id, camera, run, severity, rules, labels, tracks, score, t_start, t_end,
+                       end_reason, created_t, rev, audit)
+                   VALUES (?, ?, '', 'info', ?, ?, '[]', ?, ?, ?, 'api', ?, 0, 2)""",
+                (
+                    escalation.alert, escalation.camera, to_json([escalation.rule]),
+                    to_json([escalation.label] if escalation.label else []), escalation.score, escalation.t,
+                    escalation.t, self._db.clock.now(),
+                ),
+            )  # fmt: skip
+            self._escalations.add(escalation, route.priority, route)
+            media = [
+                MediaRow(escalation=escalation.id, n=n, path=path, ref=ref) for n, (ref, path) in enumerate(images)
+            ]
+            rows = [_api_row(escalation.alert, n, ref, path) for n, (ref, path) in enumerate(images)]
+            self.make_ready(escalation, media, rows, "frame")
+
+
+def _api_row(alert: str, n: int, ref: wire.MediaRef, path: str) -> EvidenceRow:
+    return EvidenceRow(
+        alert=alert, kind="frame", n=n, state="ready", path=path, t_start=ref.t, t_end=ref.t, bytes=ref.bytes,
+        sha256=ref.sha256, width=ref.width, height=ref.height,
+    )  # fmt: skip

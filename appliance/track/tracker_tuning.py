@@ -37,8 +37,8 @@ class MatchTuning:
     poor_growth: float = 1.5
     # After a gap only a box in the same place is believed.
     gap_overlap_min: float = 0.5
-    # What stands is matched first to a box that overlaps its place by so much: boxes of what stands overlap by 0.8 and
-    # more, those of people shoulder to shoulder by 0.3 at most.
+    # A standing object is matched first to a box that overlaps its place by so much: its boxes overlap by 0.8 and more,
+    # those of people shoulder to shoulder by 0.3 at most.
     place_overlap_min: float = 0.6
 
 

@@ -181,7 +181,7 @@ class CameraMeter:
     skipped: int = 0
     """Packets that were never decoded."""
     decoding: DecodeState | None = None
-    """What is decoded now, with the reason where there is one; None from an older process."""
+    """Which packets are decoded now, with the reason where there is one; None from an older process."""
     decoding_reason: str = ""
     why: Mapping[DropReason, int] = field(default_factory=dict)
     """`unexamined` by reason."""

@@ -13,7 +13,7 @@ CameraStateName = Literal["connecting", "live", "stalled", "lost", "ended"]
 Decision = Literal["confirmed", "rejected", "unsure", "rechecked"]
 """`rechecked`: a detector found the object again, which confirms nothing."""
 JudgeKind = Literal["vlm", "person", "detector", "simulated", "unknown"]
-"""What gave a verdict: a vision-language model, a person, an object detector, a stand-in of a test or a replay."""
+"""Who gave a verdict: a vision-language model, a person, a detector, a stand-in of a test or a replay, or unknown."""
 JUDGE_KINDS: tuple[JudgeKind, ...] = ("vlm", "person", "detector", "simulated", "unknown")
 CONFIRMING_KINDS: tuple[JudgeKind, ...] = ("vlm", "person", "simulated")
 TEACHING_KINDS: tuple[JudgeKind, ...] = ("vlm", "person")

@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from appliance.base.backoff import Backoff
+from appliance.base.child_end import end_child
 from appliance.base.child_modules import CLOUD_WORKER
 from appliance.base.clock import Clock
 from appliance.base.errors import EngineError, EngineUnavailable, StoreUnavailable
@@ -87,11 +88,7 @@ class JudgeChild:
             return
         with contextlib.suppress(OSError):
             child.stdin.close()  # type: ignore[union-attr]
-        try:
-            child.wait(END_S)
-        except subprocess.TimeoutExpired:
-            child.kill()
-            child.wait()
+        end_child(child, asked_s=END_S)
         child.stdout.close()  # type: ignore[union-attr]
 
     def _start(self) -> subprocess.Popen[bytes]:

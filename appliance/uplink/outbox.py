@@ -102,7 +102,7 @@ class Outbox:
         self.clock_offset = ClockOffset(db)
         self._expire_s = dict.fromkeys(wire.PRIORITIES, expire_s) | dict(ttl_s or {})
 
-    # What is to be done
+    # Work that is due
 
     def media_of(self, escalation: str) -> list[MediaRow]:
         """Return the files that an escalation carries, in order."""

@@ -159,7 +159,7 @@ class EscalationMessageBuilder:
                 except EvidenceError as error:
                     raise UnreadableMedia(each, str(error)) from None
                 return OutgoingMessage(queued, chunk_message(row.site, each.ref, n, payload), each)
-        # What waited goes to the workers as the least urgent: there, too, it must not delay what is live.
+        # Backlog goes to the workers as the least urgent: there, too, it must not delay what is live.
         priority = row.priority if queued.live else PRIORITIES[-1]
         return OutgoingMessage(queued, self.escalation(row, priority))
 

@@ -302,7 +302,7 @@ class UplinkLoop:
     async def _follow_region(self) -> None:
         """In another region nothing is known of what was sent: it goes again, and so does evidence that is not there.
 
-        What the region that was left has in hand may be answered, and paid for, there as well; the first one counts.
+        The region that was left may still answer, and be paid for, its escalations; the first verdict counts.
         """
         region = self._link.state.region
         if region and region != self._region:

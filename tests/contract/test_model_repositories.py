@@ -11,13 +11,27 @@ import pytest
 
 from appliance.base.errors import ModelError, UsageError
 from appliance.bundle.publisher import push
-from appliance.bundle.repositories import CountedRepository, OciRepository, Repository, open_repository
+from appliance.bundle.repositories import OciRepository, Repository, open_repository
 from tests.servers.file_server import FileServer, file_server
 from tests.servers.oci_registry import Registry, oci_registry
 from tests.servers.s3 import BUCKET, KEY, SECRET, s3_server
 from tests.support.model_publisher import ModelPublisher, TrustingSite
 
 Serve = Callable[[], tuple[str, Callable[[list[int]], None]]]
+
+
+class CountedRepository:
+    """Another repository, with the bytes counted that came from it."""
+
+    def __init__(self, repository: Repository) -> None:
+        self.address = repository.address
+        self.received = 0
+        self._repository = repository
+
+    def read(self, path: str, offset: int = 0) -> Iterator[bytes]:
+        for block in self._repository.read(path, offset):
+            self.received += len(block)
+            yield block
 
 
 def files_of(folder: Path) -> dict[str, bytes]:

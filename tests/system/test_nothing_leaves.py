@@ -28,7 +28,7 @@ from tests.support import hailo_files
 from tests.support.tiny_networks import Thing, yolo
 
 PERSON = Thing((40, 20, 70, 110), 0.9, 0)
-RUNS = {"appliance run", "appliance.ingest", "appliance.demo.rtsp_server"}
+RUNS = {"appliance run", "appliance.ingest"}
 MEDIA_CHILD, LAB_JOB = f"{SANDBOX} {MEDIA_FUNCTIONS}", f"{SANDBOX} {JOB_FUNCTIONS}"
 # Each story, with the processes that must have been seen while it was told.
 PROCESSES = {

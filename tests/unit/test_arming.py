@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from appliance.store.database import Database
 from appliance.store.migrations import STEPS, migrate
 from appliance.store.users import AccessLog
 from appliance.types import TrackedObject
-from appliance.web.visitor import Visitor, set_visitor
+from appliance.web.visitor import Visitor
 from tests.support.core_harness import CoreHarness
 from tests.support.core_harness import site as core_site
 from tests.support.dashboard_site import Site, config_of
@@ -282,16 +282,15 @@ def test_what_is_refused_is_a_sentence(served: tuple[Site, TestClient]) -> None:
     assert (refused.status_code, refused.json()["detail"]) == (422, "There is no camera nowhere in the site file.")
 
 
-def test_a_visitor_with_some_cameras_sees_their_pauses(served: tuple[Site, TestClient]) -> None:
+def test_a_visitor_with_some_cameras_sees_their_pauses(
+    served: tuple[Site, TestClient], set_visitor: Callable[[Visitor, str], None]
+) -> None:
     from appliance.dashboard.arming_api import ArmingReport
 
     site, client = served
     client.post("/api/v1/cameras/gate/pause", json={"minutes": 15})
     arming = Arming(site.config.arming, site.config.cameras, ArmingStore(site.db), site.clock, utc)
-    try:
-        set_visitor(Visitor("x", "viewer", frozenset({"dock"})), "10.0.0.1")
-        assert ArmingReport.of(arming).pauses == []
-        set_visitor(Visitor("x", "viewer", frozenset({"gate"})), "10.0.0.1")
-        assert len(ArmingReport.of(arming).pauses) == 1
-    finally:
-        set_visitor(Visitor(), "")
+    set_visitor(Visitor("x", "viewer", frozenset({"dock"})), "10.0.0.1")
+    assert ArmingReport.of(arming).pauses == []
+    set_visitor(Visitor("x", "viewer", frozenset({"gate"})), "10.0.0.1")
+    assert len(ArmingReport.of(arming).pauses) == 1

@@ -208,5 +208,5 @@ def test_the_line_of_a_networks_scores_is_found() -> None:
         )
         for score, hit in zip(scores, right, strict=True)
     ]
-    line = detection_figures(images, use_pycocotools=False).calibration
+    line = detection_figures(images).calibration
     assert line == pytest.approx((2.0, 0.5), abs=0.15)

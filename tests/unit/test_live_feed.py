@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from appliance.base.clock import ManualClock, SystemClock
-from appliance.dashboard import live_conversion, live_feed
+from appliance.dashboard import live_conversion, live_feed, live_files
 from appliance.dashboard.event_stream import StreamViewer, TooManyViewers
-from appliance.dashboard.live_feed import LiveChoice, LiveHub, Movement
+from appliance.dashboard.live_feed import LiveHub, Movement
+from appliance.dashboard.live_files import LiveChoice
 from appliance.ingest.file_source import FileSource
 from appliance.ingest.recorder import RecordTarget, SegmentRecorder
 from appliance.types import FrameBoxes, Gap, SegmentRow, TrackedObject
@@ -309,7 +310,7 @@ H264 = LiveChoice(h264=True)
 @pytest.fixture
 def slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was recorded stays live for as long as a busy machine takes to start the child that converts it."""
-    monkeypatch.setattr(live_feed, "STALE_S", 600.0)
+    monkeypatch.setattr(live_files, "STALE_S", 600.0)
 
 
 @pytest.mark.usefixtures("slow_machine")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
@@ -15,6 +15,7 @@ from appliance.base.passwords import hashed
 from appliance.config import DashboardConfig
 from appliance.store.users import AccessLog, UserStore
 from appliance.types.accounts import UserRow
+from appliance.web.visitor import Visitor
 from tests.support.dashboard_site import Site, config_of, running
 from tests.support.waiting import ANSWER_S
 
@@ -129,13 +130,15 @@ def test_over_a_real_connection_the_protocol_makes_the_cookie_secure(tmp_path: P
     site.close()
 
 
-def test_an_open_stream_ends_with_the_user_whom_the_proxy_named(site: Site) -> None:
+def test_an_open_stream_ends_with_the_user_whom_the_proxy_named(
+    site: Site, set_visitor: Callable[[Visitor, str], None]
+) -> None:
     from starlette.requests import Request
 
     from appliance.store.users import AccessLog, SecondFactorStore, SessionStore
     from appliance.web.account_tables import AccountTables
     from appliance.web.auth import Access
-    from appliance.web.visitor import OWNER, set_visitor, visitor
+    from appliance.web.visitor import visitor
 
     db = site.db
     tables = AccountTables(UserStore(db), SessionStore(db), SecondFactorStore(db), AccessLog(db))
@@ -146,7 +149,6 @@ def test_an_open_stream_ends_with_the_user_whom_the_proxy_named(site: Site) -> N
     UserStore(site.db).remove("vic")
     access.reread()
     assert still() is None
-    set_visitor(OWNER, "")  # of the tests that follow in this thread
 
 
 @pytest.mark.parametrize(

@@ -323,7 +323,7 @@ def _mark(router: RecallCurve, smallest: float, goal: float) -> PlotMark:
 def _review_plot(report: CurveReport) -> Plot:
     low = _decade_below(report.seen, 1.0)
     high = max(each.spent for each in report.seen.curves)
-    # What is in both plots has the same colour in both.
+    # A curve that is in both plots has the same colour in both.
     in_order = sorted(report.seen.curves, key=lambda each: each.name.startswith("router,"))
     return Plot(
         "Recall of labelled incidents against things to look at per camera-hour",

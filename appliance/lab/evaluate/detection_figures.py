@@ -1,18 +1,13 @@
 """From labels and detections to figures: average precision, its interval, precision and recall, calibration.
 
-AP is pycocotools' where that is installed (`pip install 'vedette[lab]'`), else the same rule in numpy; the interval is
-always the latter's.
+AP is by COCO's rule, in numpy; a test holds it against pycocotools.
 """
 
 from __future__ import annotations
 
-import contextlib
-import importlib.metadata
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,7 +33,6 @@ RESAMPLES = 500  # bootstrap draws of all images: the ends of an interval are th
 LEVEL = (5, 95)  # percentiles of the interval
 CALIBRATION_BINS = 10  # Naeini et al. 2015; more hold too few boxes each
 CALIBRATED_FROM = 0.1  # scores below are no claim: no rule looks at them
-OWN_ARITHMETIC = "numpy"
 TIGHT_IOU = 0.7  # what a box must reach to be tight: KITTI's bound for cars
 _IOUS = tuple(round(0.5 + 0.05 * step, 2) for step in range(10))
 _RECALLS = np.linspace(0, 1, 101)
@@ -95,15 +89,6 @@ class _Matches:
     boxes: NDArray[np.intp]
 
 
-def arithmetic() -> str:
-    """Return the name of the AP arithmetic in use: `pycocotools 2.0.11` or `numpy`."""
-    try:
-        import pycocotools.cocoeval  # noqa: F401 (optional; its compiled part is loaded, too)
-    except ImportError:
-        return OWN_ARITHMETIC
-    return f"pycocotools {importlib.metadata.version('pycocotools')}"
-
-
 def one_answer_each(boxes: Floats, scores: Floats, classes: NDArray[np.intp]) -> NDArray[np.intp]:
     """Return the rows to keep, best first, where several classes count as one.
 
@@ -117,26 +102,21 @@ def one_answer_each(boxes: Floats, scores: Floats, classes: NDArray[np.intp]) ->
     return np.array(kept, np.intp)
 
 
-def detection_figures(images: Sequence[ClassBoxes], *, use_pycocotools: bool) -> DetectionFigures:
+def detection_figures(images: Sequence[ClassBoxes]) -> DetectionFigures:
     """Return the figures of one class; at least one true box is needed that is not ignored."""
     images = [_best_answers(each) for each in images]
     matches = _match(images, IOU_MIN)
     whole = np.ones(len(images))
-    if use_pycocotools:
-        ap50, ap50_95 = _coco_average_precision(images)
-    else:
-        ap50 = _average_precision(matches, whole)
-        ap50_95 = float(np.mean([_average_precision(_match(images, iou), whole) for iou in _IOUS]))
     low, high = _interval(matches)
     sure = (matches.scores >= SCORE) & ~matches.void
     right = int((matches.hits & sure).sum())
     return DetectionFigures(
         images=len(images),
         boxes=int(matches.boxes.sum()),
-        ap50=ap50,
+        ap50=_average_precision(matches, whole),
         ap50_low=low,
         ap50_high=high,
-        ap50_95=ap50_95,
+        ap50_95=float(np.mean([_average_precision(_match(images, iou), whole) for iou in _IOUS])),
         ap70=_average_precision(_match(images, TIGHT_IOU), whole),
         precision=right / int(sure.sum()) if sure.any() else None,
         recall=right / int(matches.boxes.sum()),
@@ -240,48 +220,3 @@ def _calibration_line(matches: _Matches) -> tuple[float, float] | None:
         curvature = design.T @ (design * (chance * (1 - chance))[:, None]) + np.diag(prior)
         line = line - np.linalg.solve(curvature, gradient)
     return float(line[0]), float(line[1])
-
-
-def _coco_average_precision(images: Sequence[ClassBoxes]) -> tuple[float, float]:
-    """Return AP50 and AP50:95 by pycocotools."""
-    from pycocotools.coco import COCO
-    from pycocotools.cocoeval import COCOeval
-
-    labels: list[dict[str, Any]] = []
-    found: list[dict[str, Any]] = []
-    for number, each in enumerate(images, 1):
-        for box, ignored in zip(each.truth, each.ignored, strict=True):
-            labels.append({**_coco_row(len(labels) + 1, number, box), "iscrowd": int(ignored)})
-        for box, score in zip(each.found, each.scores, strict=True):
-            found.append({**_coco_row(len(found) + 1, number, box), "score": float(score)})
-    if not found:
-        return 0.0, 0.0
-    with contextlib.redirect_stdout(io.StringIO()):
-        both = []
-        for rows in (labels, found):
-            content = COCO()
-            content.dataset = {
-                "images": [{"id": number} for number in range(1, len(images) + 1)],
-                "annotations": rows,
-                "categories": [{"id": 1, "name": "all"}],
-            }
-            content.createIndex()
-            both.append(content)
-        run = COCOeval(*both, "bbox")
-        run.params.maxDets = [1, 100, ANSWERS_MAX]
-        run.evaluate()
-        run.accumulate()
-    precision = np.maximum(run.eval["precision"][:, :, 0, 0, -1], 0)  # by IoU and recall; all areas, all detections
-    return float(precision[0].mean()), float(precision.mean())
-
-
-def _coco_row(row_id: int, image_id: int, box: Floats) -> dict[str, Any]:
-    x, y, width, height = float(box[0]), float(box[1]), float(box[2] - box[0]), float(box[3] - box[1])
-    return {
-        "id": row_id,
-        "image_id": image_id,
-        "category_id": 1,
-        "bbox": [x, y, width, height],
-        "area": width * height,
-        "iscrowd": 0,
-    }

@@ -30,12 +30,10 @@ from appliance.detect import detector
 from appliance.detect.detector import ObjectDetector, UpscalingDetector
 from appliance.lab.evaluate.detection_figures import (
     LEVEL,
-    OWN_ARITHMETIC,
     SCORE,
     TIGHT_IOU,
     ClassBoxes,
     DetectionFigures,
-    arithmetic,
     detection_figures,
     figures_by_height,
     one_answer_each,
@@ -183,16 +181,10 @@ def report_lines(report: EvaluationReport) -> list[str]:
         *_height_lines(report),
         *aligned_lines(_models_table(report)),
         "",
-        f"AP by {_arithmetic_text(report.arithmetic)}; precision, recall at a score of {SCORE:g}; interval: "
+        f"AP by COCO's rule ({report.arithmetic}); precision, recall at a score of {SCORE:g}; interval: "
         f"{LEVEL[0]}-{LEVEL[1]} % of a bootstrap over images.",
         *report.notes,
     ]
-
-
-def _arithmetic_text(arithmetic: str) -> str:
-    if arithmetic == OWN_ARITHMETIC:
-        return "Vedette's own arithmetic (pycocotools is not installed: pip install 'vedette[lab]')"
-    return arithmetic
 
 
 def _figures_table(report: EvaluationReport) -> ReportTable:
@@ -353,12 +345,11 @@ def evaluate_command(options: EvaluateOptions) -> int:
     sets = labelled_sets(options)
     detectors = _load(options.models, names)
     chosen = choose_classes(options.only, sets, {each.model: each.known for each in detectors}, names)
-    which = arithmetic()
     figures: list[FigureRow] = []
     for each in sets:
-        figures += _measure(each, detectors, chosen[each.name], names, use_pycocotools=which != OWN_ARITHMETIC)
+        figures += _measure(each, detectors, chosen[each.name], names)
     report = EvaluationReport(
-        arithmetic=which,
+        arithmetic="numpy",
         by_class=options.by_class,
         models=tuple(_cost(each) for each in detectors),
         figures=tuple(figures),
@@ -495,9 +486,8 @@ def _some(names: Iterable[str], most: int = 12) -> str:
 
 
 def _measure(
-    labelled: LabelledSet, detectors: Sequence[_Measured], classes: Sequence[str], names: ClassNames, *,
-    use_pycocotools: bool,
-) -> list[FigureRow]:  # fmt: skip
+    labelled: LabelledSet, detectors: Sequence[_Measured], classes: Sequence[str], names: ClassNames
+) -> list[FigureRow]:
     """Measure a set; the models take turns at each image, so that the machine's other load falls on all alike."""
     truth: list[tuple[TrueBox, ...]] = []
     for each in detectors:
@@ -521,7 +511,7 @@ def _measure(
                     for true, found, input_px in zip(truth, each.found, each.inputs_px, strict=True)
                 ]
                 if any((~one.ignored).any() for one in boxes):  # none where --every leaves all of them out
-                    figures = detection_figures(boxes, use_pycocotools=use_pycocotools)
+                    figures = detection_figures(boxes)
                     rows.append(figure_row(each.model, labelled.name, name, figures, figures_by_height(boxes)))
     if not rows:
         raise UsageError(f"the set {labelled.name}: no labelled image was examined; a smaller --every examines more")

@@ -423,7 +423,7 @@ def _mot_box(truth: _ClipTruth, row: LabelRow, size: _Size) -> TrueBox:
     return TrueBox(label, box or (0.0, 0.0, 0.0, 0.0), box is None or not label or not _counts(row))
 
 
-# What all have in common
+# Parts that all formats share
 
 
 def _share_of(box: _PixelBox, size: _Size) -> TrueBox:

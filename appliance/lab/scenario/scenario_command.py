@@ -32,7 +32,7 @@ from appliance.scenario.scenario_loader import ScenarioPlan, plans_by_conditions
 from appliance.scenario.scenario_result import ScenarioResult, fault_lines
 from appliance.scenario.scenario_runner import DetectorCache
 
-# What XML 1.0 cannot hold, even escaped.
+# Characters that XML 1.0 cannot hold, even escaped.
 _FORBIDDEN = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 

@@ -1,24 +1,20 @@
-"""A video file as an endless camera: access units in a loop with rising time.
-
-Files that cannot be sent as they are get a copy in H.264.
-"""
+"""A video file as an endless camera: access units in a loop with rising time."""
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import itertools
 import threading
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
-from fractions import Fraction
 from pathlib import Path
 
 import av
 
 from appliance.base.errors import SourceLost, SourceRefused
-from appliance.demo.rtp_sdp import SoundFormat
-from appliance.media.nal import CODECS, Codec, StreamFormat, is_parameter_set, read_format, split, with_parameter_sets
+from appliance.demo.camera_clip import CODECS, video_stream
+from tests.servers.parameter_sets import StreamFormat, is_parameter_set, read_format, split, with_parameter_sets
+from tests.servers.rtp_sdp import SoundFormat
 
 STEP_S_MAX = 5.0  # a longer step between two packets is a broken time stamp
 REORDER_S_MAX = 2.0  # of a frame shown after it was decoded (B-frames)
@@ -121,23 +117,9 @@ class LoopingClip:
         return now_s - before_s
 
 
-@contextlib.contextmanager
-def _video(path: Path) -> Iterator[av.VideoStream]:
-    """Open the first video stream of a file. Raises SourceRefused: there is none, or it cannot be read."""
-    if not path.is_file():
-        raise SourceRefused(f"{path}: no such file")
-    try:
-        with av.open(str(path)) as container:
-            if not container.streams.video:
-                raise SourceRefused(f"{path}: there is no video in it")
-            yield container.streams.video[0]
-    except av.error.FFmpegError as error:
-        raise SourceRefused(f"{path}: cannot be read as a video ({error.strerror})") from None
-
-
 def _probe(path: Path) -> tuple[StreamFormat, float, tuple[int, int]]:
-    with _video(path) as stream:
-        codec = codec_of(stream.codec_context.name)
+    with video_stream(path) as stream:
+        codec = next((each for each in CODECS if each == stream.codec_context.name), None)
         if codec is None:
             raise SourceRefused(
                 f"{path}: coded as {stream.codec_context.name}, and cameras speak H.264 or HEVC "
@@ -179,11 +161,6 @@ def _with_sets_in_band(path: Path, stream: StreamFormat) -> StreamFormat:
     raise SourceRefused(f"{path}: no key frame can be read")
 
 
-def codec_of(name: str) -> Codec | None:
-    """Return the codec of FFmpeg's decoder name, if it can be served."""
-    return next((codec for codec in CODECS if codec == name), None)
-
-
 def _packets(path: Path) -> Iterator[av.Packet[av.VideoStream]]:
     """Return the packets of the first video stream, up to its end or to where it can no longer be read."""
     with contextlib.suppress(av.error.FFmpegError), av.open(str(path)) as container:
@@ -200,57 +177,3 @@ def _reorder_s(dts_s: float | None, pts_s: float | None) -> float:
     if dts_s is None or pts_s is None:
         return 0.0
     return min(max(0.0, pts_s - dts_s), REORDER_S_MAX)
-
-
-LENGTH_S_MAX = 600  # of a converted copy
-_FPS_MAX = 60  # of a copy; faster clips lose frames
-_KEY_EVERY_S = 2  # as cameras are set up
-
-
-def as_camera_clip(path: Path, folder: Path, notify: Callable[[str], None]) -> Path:
-    """Return `path` when it can be served as it is, else an H.264 copy of its first ten minutes in `folder`.
-
-    Raises SourceRefused: it is absent, or no video that can be decoded.
-    """
-    with _video(path) as stream:
-        codec = stream.codec_context.name
-    if codec_of(codec) is not None:
-        LoopingClip(path).close()
-        return path
-    status = path.stat()
-    mark = hashlib.sha256(f"{path.resolve()} {status.st_size} {status.st_mtime_ns}".encode()).hexdigest()[:12]
-    made = folder / f"{path.stem}-{mark}.mp4"
-    if not made.is_file():
-        notify(f"{path.name} is coded as {codec}: making an H.264 copy of its first {LENGTH_S_MAX // 60} minutes, once")
-        folder.mkdir(parents=True, exist_ok=True)
-        partly = made.with_suffix(".part")
-        _convert(path, partly)
-        partly.rename(made)
-    return made
-
-
-def _convert(source: Path, target: Path) -> None:
-    frames = 0
-    try:
-        with av.open(str(source)) as reading, av.open(str(target), "w", format="mp4") as writing:
-            stream = reading.streams.video[0]
-            stream.thread_type = "AUTO"
-            rate = min(Fraction(float(stream.average_rate or 25)), Fraction(_FPS_MAX)).limit_denominator(1001)
-            made = writing.add_stream("libx264", rate=rate)
-            made.width, made.height = stream.width // 2 * 2, stream.height // 2 * 2
-            made.pix_fmt = "yuv420p"
-            made.gop_size = max(1, round(rate * _KEY_EVERY_S))
-            made.options = {"preset": "veryfast", "crf": "23", "bf": "0"}
-            for frames, frame in enumerate(reading.decode(stream), 1):
-                if frames > LENGTH_S_MAX * rate:
-                    break
-                even = frame.reformat(made.width, made.height, "yuv420p")
-                even.pts, even.time_base = frames, 1 / rate
-                writing.mux(made.encode(even))
-            writing.mux(made.encode())
-    except (av.error.FFmpegError, ValueError) as error:
-        target.unlink(missing_ok=True)
-        raise SourceRefused(f"{source}: cannot be decoded ({error})") from None
-    if not frames:
-        target.unlink(missing_ok=True)
-        raise SourceRefused(f"{source}: there is no picture in it")
