@@ -59,6 +59,7 @@ SAMPLE_WAIT_S = 10.0  # a whole frame is examined at least each `heartbeat_s`, 4
 EXAMINE_S_MAX, EXAMINE_CPU_S = 60.0, 10.0  # of one frame: a busy board may take a minute; one that hangs uses the CPU
 LOAD_S_MAX, LOAD_CPU_S = 300.0, 60.0  # the same of loading a network and measuring it
 FAILURES_MAX = 3  # without an answer in between: a kill, or memory that was short for a moment, is no fault of it
+REST_S = 30.0  # after it gave way: to load and measure two networks each few seconds would be a load itself
 RETRY_S = 600.0  # after what failed without being anybody's fault
 NICE = 19  # the lowest: the child has what cameras leave
 LIFE_S = 3600.0  # then both are measured anew, since heat and load change what an inference costs
@@ -147,6 +148,8 @@ class ShadowTrial:
             self.status = ShadowStatus()
             return
         if why := self._why_not(task):
+            if self._child is not None:
+                self._retry_at = self._clock.monotonic() + REST_S
             self._end()
             self.status = self._status("waiting", why)
             return
