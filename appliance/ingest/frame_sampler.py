@@ -24,7 +24,7 @@ SIDE_MAX = 1280  # pixels: 2.8 MB of 16:9, in a folder of which containers have 
 FREE_BYTES_MIN = 8_000_000  # stay free there: live video uses it, too
 
 
-class FrameSampler:
+class FrameHandOver:
     """State: what was asked for last. `ask` is called by any thread, `offer` by the detector's."""
 
     def __init__(self, folder: Path | None, emit: Callable[[IngestMessage], None]) -> None:
@@ -62,7 +62,7 @@ class FrameSampler:
         """Replace the file by the frame, and return its (width, height). Raise OSError."""
         if self._folder is None:
             raise FileNotFoundError(2, "there is no folder in memory (/dev/shm)")
-        pixels = request.tracks.whole_picture(request, side)
+        pixels = request.tracks.whole_frame(request, side)
         space = os.statvfs(self._folder)
         if space.f_bavail * space.f_frsize < pixels.nbytes + FREE_BYTES_MIN:
             raise OSError(28, "it is full")
