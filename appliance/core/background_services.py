@@ -33,6 +33,7 @@ from appliance.core.core_settings import (
 )
 from appliance.core.ingest_supervisor import IngestSupervisor
 from appliance.core.network_switch import NetworkSwitch
+from appliance.core.shadow_trial import ShadowTrial
 from appliance.core.site_faults import ClockWatch, Neighbours, SiteFaults, UpdateWatch
 from appliance.dashboard.deps import CoreProbes, IngestOrders
 from appliance.evidence.maker import EvidenceMaker
@@ -93,6 +94,7 @@ class LastingParts:
     restarts: ServiceRestarts
     image_detector: ImageDetector
     networks: NetworkSwitch
+    shadow: ShadowTrial
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +230,7 @@ class BackgroundServices:
     def _dashboard_probes(self) -> CoreProbes:
         stores, monitor, supervisor = self._lasting.stores, self._lasting.monitor, self._lasting.supervisor
         uplink, notifier, publisher = self._uplink, self._notifier, self._publisher
-        networks = self._lasting.networks
+        networks, shadow = self._lasting.networks, self._lasting.shadow
         return CoreProbes(
             link=self._link if uplink else None,
             health=self._probes.health,
@@ -238,6 +240,7 @@ class BackgroundServices:
                 lambda camera, kind: supervisor.send(RebaselineCommand(camera=camera, kind=kind)),
                 networks.wake,
                 lambda: networks.status,
+                lambda: shadow.status,
             ),
             calibration=lambda: self._context.calibration,
             pool=self._pool if self._uplink_deps else None,

@@ -39,12 +39,21 @@ class DifferingItem(ApiModel):
     timeline: str
 
 
+class CostItem(ApiModel):
+    """Cost of a network. memory_mb: MiB; cpu_ms, joules: of an inference; null: not measured, as without a meter."""
+
+    memory_mb: float
+    cpu_ms: float | None
+    joules: float | None
+
+
 class ProofItem(ApiModel):
     """A trial. networks: in force, then the candidate. cpu_ratio: CPU time of an inference against the other's.
 
     objects: those that the network in force is sure of; lost: of them those that the candidate does not see; gained:
     those that only the candidate is sure of. wins, losses: known alerts and kept scenarios that only one gets right.
-    footage_s, wall_s: seconds of recording, and of the clock.
+    footage_s, wall_s: seconds of recording, and of the clock. source: `live`: frames were compared as they came.
+    agreement: by kind of object, the share of what the network in force is sure of that the candidate sees.
     """
 
     candidate: str
@@ -62,6 +71,9 @@ class ProofItem(ApiModel):
     cpu_ratio: float | None
     footage_s: float
     wall_s: float
+    source: str
+    agreement: dict[str, float]
+    costs: tuple[CostItem, ...]
     differing: list[DifferingItem]
 
     @classmethod
@@ -74,7 +86,10 @@ class ProofItem(ApiModel):
             differing.append(DifferingItem.of_row(each, frame=frame, timeline=timeline))
         found = report.judgement
         judged = {name: getattr(found, name) for name in cls.model_fields if hasattr(found, name)}
-        return cls.of_row(report, **judged, differing=differing)
+        kinds = {name.removeprefix("kind "): share for name, share in found.shares.items() if name.startswith("kind ")}
+        agreement = {kind: 1 - lost / n for kind, (lost, n) in kinds.items() if n}
+        costs = tuple(CostItem.of_row(each) for each in report.costs or ())
+        return cls.of_row(report, **judged, differing=differing, agreement=agreement, costs=costs)
 
 
 class TryModel(NameModel):
@@ -113,7 +128,7 @@ class NetworkProver:
 
     def outcomes(self) -> dict[str, Outcome]:
         """Return the outcome of the last trial of each network."""
-        return {each.candidate: each.judgement.outcome for each in self._proofs.all()}
+        return {each.candidate: each.judgement.outcome for each in reversed(self._proofs.all())}
 
     def start(self, wanted: TryModel, now_t: float) -> NetworkTrialItem:
         """Begin. Raise ModelError, JobRunning, or Problem: nothing is recorded."""

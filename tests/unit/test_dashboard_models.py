@@ -12,10 +12,12 @@ import yaml
 from starlette.testclient import TestClient
 
 from appliance.base.clock import SystemClock
+from appliance.bundle.rollout import shadow_of
 from appliance.config import SiteConfig
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import CoreProbes, IngestOrders
 from appliance.detect.bundle_maker import adopt_network
+from appliance.detect.model_files import bundle_store
 from appliance.settings.settings_service import SettingsService
 from tests.support.dashboard_site import Site
 from tests.support.waiting import until
@@ -161,3 +163,13 @@ def test_a_network_is_tried_on_the_recording_from_the_page(tmp_path: Path) -> No
         assert found["networks"][0] != found["networks"][1]
         assert client.delete("/api/v1/proofs").json()["state"] == "done"
     site.close()
+
+
+def test_a_bundle_is_compared_live_from_the_page_which_says_what_it_takes(client: TestClient) -> None:
+    ref = adopt_network("yard")
+    assert b"Compared live it takes about" in client.get("/models").content
+    assert client.post("/api/v1/models/shadow", json={"model": str(ref)}).status_code == 200
+    assert shadow_of(bundle_store()) == ref
+    assert client.post("/api/v1/models/shadow", json={"model": "yard@none"}).status_code == 422
+    assert client.delete("/api/v1/models/shadow").json()["shadow"]["progress"] == ""
+    assert shadow_of(bundle_store()) is None
