@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
@@ -28,7 +29,10 @@ class DifferingFrame:
 
 @dataclass(frozen=True, slots=True)
 class ProofReport:
-    """A trial as it is kept. frames: that both examined; footage_s, wall_s: seconds of recording, and of the clock."""
+    """A trial as it is kept. frames: that both examined; footage_s, wall_s: seconds of recording, and of the clock.
+
+    cameras: what each camera's own recording says, without scenarios and the costs of the whole.
+    """
 
     candidate: str
     made_t: float
@@ -39,6 +43,7 @@ class ProofReport:
     wall_s: float
     differing: tuple[DifferingFrame, ...]
     unread: tuple[str, ...] = ()
+    cameras: Mapping[str, Judgement] = field(default_factory=dict)
 
 
 PROOF_REPORT: TypeAdapter[ProofReport] = TypeAdapter(ProofReport)

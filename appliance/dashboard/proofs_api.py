@@ -17,6 +17,7 @@ from appliance.config import DecisionConfig
 from appliance.dashboard.models_api import NameModel
 from appliance.dashboard.recording_jobs import JobRunning, JobState, RecordingJob, RecordingJobs, model_places
 from appliance.dashboard.schemas import API, ApiModel
+from appliance.detect.runtime_choice import with_remembered_runtime
 from appliance.store.archive import StorageArchive
 from appliance.store.users import AccessLog
 from appliance.web.dependencies import provided
@@ -37,6 +38,17 @@ class DifferingItem(ApiModel):
     found: str
     frame: str
     timeline: str
+
+
+class CameraTrialItem(ApiModel):
+    """A trial on one camera's own recording; fields as in `ProofItem`. cpu_ms: of an inference of the candidate."""
+
+    outcome: Outcome
+    objects: int
+    lost: int
+    gained: int
+    cpu_ratio: float | None
+    cpu_ms: float | None
 
 
 class ProofItem(ApiModel):
@@ -63,6 +75,7 @@ class ProofItem(ApiModel):
     footage_s: float
     wall_s: float
     differing: list[DifferingItem]
+    cameras: dict[str, CameraTrialItem]
 
     @classmethod
     def of(cls, report: ProofReport) -> ProofItem:
@@ -74,7 +87,8 @@ class ProofItem(ApiModel):
             differing.append(DifferingItem.of_row(each, frame=frame, timeline=timeline))
         found = report.judgement
         judged = {name: getattr(found, name) for name in cls.model_fields if hasattr(found, name)}
-        return cls.of_row(report, **judged, differing=differing)
+        cameras = {name: CameraTrialItem.of_row(each) for name, each in report.cameras.items()}
+        return cls.of_row(report, **judged, differing=differing, cameras=cameras)
 
 
 class TryModel(NameModel):
@@ -111,14 +125,14 @@ class NetworkProver:
         job = self._jobs.newest("prove_network")
         return None if job is None else NetworkTrialItem.of(job)
 
-    def outcomes(self) -> dict[str, Outcome]:
-        """Return the outcome of the last trial of each network."""
-        return {each.candidate: each.judgement.outcome for each in self._proofs.all()}
+    def tried(self) -> dict[str, ProofItem]:
+        """Return the last trial of each network."""
+        return {each.candidate: ProofItem.of(each) for each in self._proofs.all()}
 
     def start(self, wanted: TryModel, now_t: float) -> NetworkTrialItem:
         """Begin. Raise ModelError, JobRunning, or Problem: nothing is recorded."""
-        now = self._config.detector
-        then = now.model_copy(update={"model": wanted.model, "precision": "auto"})
+        now = with_remembered_runtime(self._config.detector, self._root)
+        then = self._config.detector.model_copy(update={"model": wanted.model, "precision": "auto"})
         places = {place for each in (now, then) for place in model_places(each)[1]}
         footage = list(self._footage(wanted.hours))
         if not footage:
