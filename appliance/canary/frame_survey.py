@@ -7,7 +7,6 @@ the answers frame by frame. Key frames alone are decoded, at least `every_s` apa
 from __future__ import annotations
 
 import os
-import resource
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -27,6 +26,7 @@ from appliance.canary.judge import Light, PairedObject
 from appliance.detect import detector as detectors
 from appliance.ingest.clip_reader import ClipReader
 from appliance.media.decoder import DecodedFrame, Decoder
+from appliance.sandbox.peak_memory import peak_mb
 from appliance.types import Box
 
 SURE, SEEN = 0.5, 0.2  # score of an object that counts; of one that the other network sees all the same
@@ -35,7 +35,6 @@ SCORE_MIN = 0.1  # what is weaker says nothing
 NIGHT_MEAN, NIGHT_SATURATION = 75.0, 4.0  # of 255: dark, or the grey of an infrared lamp
 FRAMES_MAX = 20_000  # 3 hours of 2 frames a second; the answers are some 10 MB
 PROGRESS_EVERY = 20  # frames
-MIB = 1024 * 1024  # bytes
 _KIND_OF = {label: kind for kind, labels in SCORE_KINDS.items() for label in labels}
 
 
@@ -118,7 +117,7 @@ def kind_of(label: str) -> str:
 def surveyed(task: SurveyTask) -> Generator[float, None, dict[str, Any]]:
     """Yield the share that is done; return a Survey as plain values. Raise ModelError, SourceError, DetectorError."""
     clock = SystemClock()
-    before, began = _peak_mb(), clock.monotonic()
+    before, began = peak_mb(), clock.monotonic()
     settings = task.detector.model_copy(update={"score_min": SCORE_MIN})
     network = detectors.load(settings)
     lines = detectors.calibration_of(network)
@@ -148,7 +147,7 @@ def surveyed(task: SurveyTask) -> Generator[float, None, dict[str, Any]]:
             unread.append(str(error))
     if not frames:
         raise SourceError(unread[0] if unread else f"there is no recording of {task.camera} to try a network on")
-    memory_mb = round(_peak_mb() - before, 1)
+    memory_mb = round(peak_mb() - before, 1)
     survey = Survey(
         network.name, task.camera, tuple(frames), memory_mb, round(clock.monotonic() - began, 2), tuple(unread)
     )
@@ -269,7 +268,3 @@ def _logit(score: float) -> float:
 def _box(corners: Sequence[float]) -> Box:
     x1, y1, x2, y2 = (round(float(side), 4) for side in corners)
     return (x1, y1, x2, y2)
-
-
-def _peak_mb() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / MIB
