@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from appliance.detect.detector import ObjectDetector
 from appliance.detect.nv12_letterbox import GpuFrame
-from appliance.media.frames import FrameConverter
+from appliance.media.frames import FrameConverter, upright_size
 from appliance.motion import region_mosaic
 from appliance.motion.region_mosaic import Mosaic, contained_share
 from appliance.rules.line_polygon_geometry import crossing, foot
@@ -184,6 +184,18 @@ class SessionTracks:
         if self._drain is not None:
             self._drain()
         return self.summary
+
+    @property
+    def camera(self) -> str:
+        """Name of the camera whose session it is."""
+        return self._camera
+
+    def whole_picture(self, request: InferenceRequest, side: int) -> NDArray[np.uint8]:
+        """Return the whole frame as the detector is shown it; in more detail for a network that wants `side` pixels."""
+        native, shown = upright_size(request.av_frame), request.drawn_size
+        share = min(1.0, side / max(native))
+        wider = (round(native[0] * share), round(native[1] * share))
+        return self._converter.bgr(request.av_frame, shown if side <= max(shown) else wider)
 
     def detector_input(self, request: InferenceRequest) -> NDArray[np.uint8]:
         """Return the image for the detector: uint8 BGR (height, width, 3), upright.

@@ -21,6 +21,8 @@ LIVE_FUNCTIONS: Final = "appliance.media.live_rendition"
 """Runs inside a sandbox: the live video of one camera, converted for browsers."""
 JOB_FUNCTIONS: Final = "appliance.scenario.sandboxed_jobs"
 """Runs inside a sandbox: what a person asks the dashboard to do with the recording."""
+SHADOW_FUNCTIONS: Final = "appliance.canary.shadow_child"
+"""Runs inside a sandbox: a network that examines live frames beside the one in force."""
 LLAMA_SERVER: Final = "llama_cpp.server"
 """Of the package llama-cpp-python, where somebody has installed it; `vedette judge` starts it."""
 BENCH: Final = "appliance.lab.bench_measurement"
@@ -36,6 +38,7 @@ RUNTIME: Final = (
     MEDIA_FUNCTIONS,
     LIVE_FUNCTIONS,
     JOB_FUNCTIONS,
+    SHADOW_FUNCTIONS,
 )
 """The children of the running appliance. None of them loads `appliance.lab`."""
 LAB: Final = (BENCH,)

@@ -1,4 +1,4 @@
-"""Roll a bundle out: on some cameras first, on all once it has proven itself there.
+"""Roll a bundle out: as a shadow on live frames, on some cameras first, on all once it has proven itself there.
 
 `rollout.json` beside the pointers says what is under way. A quarantine, whoever speaks it, ends it: the cameras have
 what was before. Each step is one write of the pointers, and is done again where a kill came between it and the file.
@@ -12,11 +12,18 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from appliance.base.config_model import ConfigModel
-from appliance.base.errors import PreconditionError
+from appliance.base.errors import ModelError, PreconditionError
 from appliance.bundle.bundle_store import BundleStore, replace_file
 from appliance.bundle.manifest import BundleRef
 
 ROLLOUT_FILE = "rollout.json"
+SHADOW_FILE = "shadow.json"
+
+
+class Shadow(ConfigModel):
+    """bundle: NAME@VERSION, which examines live frames and decides nothing."""
+
+    bundle: str
 
 
 class Rollout(ConfigModel):
@@ -63,6 +70,33 @@ def advance_rollout(store: BundleStore) -> str:
     store.release(rollout.cameras)
     _path(store).unlink(missing_ok=True)
     return f"{ref} has proven itself on {', '.join(rollout.cameras)}, and all cameras get it"
+
+
+def begin_shadow(store: BundleStore, ref: BundleRef) -> None:
+    """Have a bundle examine live frames beside what is in force, in place of another one that did.
+
+    Raise ModelError: it is not installed or damaged; PreconditionError: it is in quarantine, or in force.
+    """
+    store.check(ref)
+    table = store.in_force()
+    if ref in table.quarantined:
+        raise PreconditionError(f"{ref} is in quarantine: {table.quarantined[ref]}")
+    if any(slot.bundle == ref for slot in table.slots):
+        raise PreconditionError(f"{ref} is in force: on probation it is compared with the one before as it is")
+    replace_file(store, SHADOW_FILE, Shadow(bundle=str(ref)))
+
+
+def end_shadow(store: BundleStore) -> None:
+    """Have no bundle examine live frames beside what is in force."""
+    (store.root / SHADOW_FILE).unlink(missing_ok=True)
+
+
+def shadow_of(store: BundleStore) -> BundleRef | None:
+    """Return the bundle that examines live frames beside what is in force; None: none, or the file is damaged."""
+    try:
+        return BundleRef.parse(Shadow.model_validate_json((store.root / SHADOW_FILE).read_bytes()).bundle)
+    except (OSError, ValidationError, ModelError):
+        return None
 
 
 def _path(store: BundleStore) -> Path:

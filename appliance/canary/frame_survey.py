@@ -20,22 +20,25 @@ from pydantic import TypeAdapter
 from appliance.base.clock import SystemClock
 from appliance.base.detector_config import DetectorConfig
 from appliance.base.errors import SourceError
-from appliance.base.geometry import iou
-from appliance.bundle.manifest import SCORE_KINDS
-from appliance.canary.judge import Light, PairedObject
+from appliance.canary.judge import PairedObject
+from appliance.canary.light import light_of
+from appliance.canary.paired_frames import (
+    FoundObject,
+    KnownObject,
+    SurveyedFrame,
+    common_score,
+    kind_of,
+    paired_objects,
+    rounded_box,
+)
 from appliance.detect import detector as detectors
 from appliance.ingest.clip_reader import ClipReader
 from appliance.media.decoder import DecodedFrame, Decoder
 from appliance.sandbox.peak_memory import peak_mb
-from appliance.types import Box
 
-SURE, SEEN = 0.5, 0.2  # score of an object that counts; of one that the other network sees all the same
-SAME_IOU_MIN = 0.35  # boxes of two networks on the same object
 SCORE_MIN = 0.1  # what is weaker says nothing
-NIGHT_MEAN, NIGHT_SATURATION = 75.0, 4.0  # of 255: dark, or the grey of an infrared lamp
 FRAMES_MAX = 20_000  # 3 hours of 2 frames a second; the answers are some 10 MB
 PROGRESS_EVERY = 20  # frames
-_KIND_OF = {label: kind for kind, labels in SCORE_KINDS.items() for label in labels}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,25 +62,6 @@ class SurveyTask:
 
 
 @dataclass(frozen=True, slots=True)
-class FoundObject:
-    """A detection; score: on the common scale."""
-
-    kind: str
-    score: float
-    box: Box
-
-
-@dataclass(frozen=True, slots=True)
-class SurveyedFrame:
-    """Detections of a network in a frame. cpu_ms: CPU time of the inference, all threads of the child."""
-
-    t: float
-    light: Light
-    cpu_ms: float
-    objects: tuple[FoundObject, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Survey:
     """All answers of one network. memory_mb: by how much the child grew for it, at its peak. seconds: of the clock."""
 
@@ -94,24 +78,8 @@ class Survey:
         return sum(each.cpu_ms for each in self.frames) / 1000
 
 
-@dataclass(frozen=True, slots=True)
-class KnownObject:
-    """An object that was answered for: from t0 to t1 it is there (right), or it is false, at any time."""
-
-    t0: float
-    t1: float
-    kind: str
-    box: Box
-    right: bool
-
-
 SURVEY_TASK: TypeAdapter[SurveyTask] = TypeAdapter(SurveyTask)
 SURVEY: TypeAdapter[Survey] = TypeAdapter(Survey)
-
-
-def kind_of(label: str) -> str:
-    """Return what a label is compared as: cars, buses and trucks are `vehicle`."""
-    return _KIND_OF.get(label, label)
 
 
 def surveyed(task: SurveyTask) -> Generator[float, None, dict[str, Any]]:
@@ -135,7 +103,7 @@ def surveyed(task: SurveyTask) -> Generator[float, None, dict[str, Any]]:
                 names = [network.labels[kind] for kind in found.class_ids.tolist()]
                 rows = zip(names, found.scores.tolist(), found.boxes.tolist(), strict=True)
                 objects = tuple(
-                    FoundObject(kind_of(name), round(_common(score, lines.get(name)), 4), _box(box))
+                    FoundObject(kind_of(name), round(common_score(score, lines.get(name)), 4), rounded_box(box))
                     for name, score, box in rows
                 )
                 frames.append(
@@ -187,20 +155,13 @@ def sampled(path: Path, every_s: float, *, keys_only: bool) -> Iterator[DecodedF
             decoder.close()
 
 
-def light_of(pixels: NDArray[np.uint8]) -> Light:
-    """Return whether a BGR frame is dark, or grey as under an infrared lamp."""
-    small = pixels[::16, ::16].astype(np.int16)
-    saturation = float((small.max(axis=2) - small.min(axis=2)).mean())
-    return "night" if float(small.mean()) < NIGHT_MEAN or saturation < NIGHT_SATURATION else "day"
-
-
 def paired(old: Survey, new: Survey, known: Sequence[KnownObject] = ()) -> Iterator[PairedObject]:
     """Yield the objects of each frame that both examined."""
     others = {frame.t: frame for frame in new.frames}
     for frame in old.frames:
         other = others.get(frame.t)
         if other is not None:
-            yield from _paired_frame(old.camera, frame, other, known)
+            yield from paired_objects(old.camera, frame, other, known)
 
 
 def cpu_pairs(old: Survey, new: Survey) -> Iterator[tuple[float, float]]:
@@ -209,62 +170,3 @@ def cpu_pairs(old: Survey, new: Survey) -> Iterator[tuple[float, float]]:
     for frame in old.frames:
         if frame.t in others:
             yield frame.cpu_ms, others[frame.t].cpu_ms
-
-
-def _paired_frame(
-    camera: str, old: SurveyedFrame, new: SurveyedFrame, known: Sequence[KnownObject]
-) -> Iterator[PairedObject]:
-    about = {"camera": camera, "t": old.t, "light": old.light}
-    for one, other, alone in ((old, new, "old"), (new, old, "new")):
-        for each in one.objects:
-            if each.score < SURE:
-                continue
-            match = _match(each, other.objects)
-            seen = match is not None and match.score >= SEEN
-            if seen and alone == "new":
-                if match is not None and match.score >= SURE:
-                    continue  # the pair was counted from the other side
-                yield _pair(each, about, "both", known, None)
-            elif seen and match is not None:
-                yield _pair(each, about, "both", known, _logit(match.score) - _logit(each.score))
-            else:
-                yield _pair(each, about, alone, known, None)
-
-
-def _pair(
-    each: FoundObject, about: Mapping[str, Any], found: Any, known: Sequence[KnownObject], shift: float | None
-) -> PairedObject:
-    x1, _, x2, y2 = each.box
-    column, row = min(2, int((x1 + x2) / 2 * 3)), min(2, int(y2 * 3))
-    truth = _truth(each, about["t"], known)
-    return PairedObject(kind=each.kind, place=row * 3 + column, found=found, shift=shift, truth=truth, **about)
-
-
-def _match(each: FoundObject, others: Sequence[FoundObject]) -> FoundObject | None:
-    same = [other for other in others if other.kind == each.kind and iou(each.box, other.box) >= SAME_IOU_MIN]
-    return max(same, key=lambda other: other.score, default=None)
-
-
-def _truth(each: FoundObject, t: float, known: Sequence[KnownObject]) -> bool | None:
-    answers = [
-        one.right
-        for one in known
-        if one.kind == each.kind and iou(one.box, each.box) >= SAME_IOU_MIN and (not one.right or one.t0 <= t <= one.t1)
-    ]
-    return None if not answers else any(answers)
-
-
-def _common(score: float, line: tuple[float, float] | None) -> float:
-    if line is None:
-        return score
-    return 1 / (1 + float(np.exp(-(line[0] * _logit(score) + line[1]))))
-
-
-def _logit(score: float) -> float:
-    bounded = min(max(score, 0.01), 0.99)
-    return float(np.log(bounded / (1 - bounded)))
-
-
-def _box(corners: Sequence[float]) -> Box:
-    x1, y1, x2, y2 = (round(float(side), 4) for side in corners)
-    return (x1, y1, x2, y2)

@@ -21,6 +21,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from appliance.types import Box
+
 ALPHA = 0.02  # chance of a wrong "worse", and of a wrong "better"
 LOST_MAX = 0.15  # share of the objects that the other is sure of
 GAINED_MAX = 0.35  # share of what either found that the candidate alone is sure of: half as many again
@@ -28,6 +30,7 @@ SHIFT_MAX = 0.6  # of log-odds on the common scale, in half of the objects: a th
 SLOWER_MAX, CHEAPER_MIN = 1.5, 0.8  # CPU time of an inference against the other's
 MEMORY_SHARE_MAX, MEMORY_MORE_MB = 2.0, 48.0  # against the other's, and MiB more: both must be exceeded
 ENERGY_SHARE_MAX = 1.5  # joules of the same frames
+WARMER_MAX = 1.2  # CPU time of an inference against the other's, where the appliance is too hot already
 LOAD_MAX = 0.85  # share of the detector's time that would be in use: beyond it cameras are overloaded
 STRATUM_MIN = 5  # objects by day, and at night, before a candidate can be better
 TESTS_MIN = 24  # strata, kinds and costs among which ALPHA is shared, at least
@@ -79,12 +82,14 @@ class PairedObject:
     found: Literal["both", "old", "new"]
     shift: float | None = None
     truth: bool | None = None
+    box: Box = (0.0, 0.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunCosts:
     """Cost of one network for the frames. load: of the detector's time with it, by extrapolation; None: not known.
 
+    memory_mb: MiB. joules, cpu_ms: of an inference. is_hot: the appliance sheds load or is throttled for its heat.
     failure: how it ended if it did not examine all of them (a crash, a time-out); "": it did.
     """
 
@@ -92,11 +97,16 @@ class RunCosts:
     memory_mb: float = 0.0
     joules: float | None = None
     load: float | None = None
+    cpu_ms: float | None = None
+    is_hot: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """The outcome with its reasons, in words; lacking: what "better" would still need. objects: pairs that counted."""
+    """The outcome with its reasons, in words; lacking: what "better" would still need. objects: pairs that counted.
+
+    kept: it is shown to lose less than LOST_MAX of what the other is sure of; a network that finds nothing never is.
+    """
 
     outcome: Outcome
     reasons: tuple[str, ...] = ()
@@ -109,6 +119,7 @@ class Judgement:
     cpu_ratio: float | None = None
     cpu_ms: float | None = None
     """CPU time of an inference of the candidate, the median."""
+    kept: bool = False
     shares: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """Stratum to (lost, objects)."""
 
@@ -187,7 +198,7 @@ class CandidateJudge:
         return Judgement(
             outcome, tuple(worse or better), () if worse else tuple(lacking), objects=lost.n if lost else 0,
             lost=lost.hits if lost else 0, gained=self._gained.hits, wins=self._wins.hits, losses=self._losses.hits,
-            cpu_ratio=_median(self._ratios), cpu_ms=_median(self._cpu_ms),
+            cpu_ratio=_median(self._ratios), cpu_ms=_median(self._cpu_ms), kept=self._kept.is_beyond(ALPHA),
             shares={name: (each.hits, each.n) for name, each in sorted(self._lost.items())},
         )  # fmt: skip
 
@@ -254,5 +265,7 @@ def _gates(old: RunCosts, new: RunCosts) -> Iterator[str]:
         yield f"it takes {more_mb:.0f} MiB more memory ({new.memory_mb:.0f} for {old.memory_mb:.0f})"
     if old.joules and new.joules and new.joules > ENERGY_SHARE_MAX * old.joules:
         yield f"it takes {new.joules / old.joules:.1f} times the energy"
+    if old.is_hot and old.cpu_ms and new.cpu_ms and new.cpu_ms > WARMER_MAX * old.cpu_ms:
+        yield f"the appliance is too hot as it is, and it takes {new.cpu_ms / old.cpu_ms:.1f} times the CPU time"
     if new.load is not None and new.load > LOAD_MAX:
         yield f"the detector would be at work {new.load:.0%} of the time, which heats and overloads the appliance"

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from pydantic import TypeAdapter, ValidationError
 
 from appliance.bundle.bundle_store import BundleStore
 from appliance.bundle.manifest import BundleRef
-from appliance.canary.judge import Judgement
+from appliance.canary.judge import Judgement, RunCosts
 from appliance.media.atomic_file import write_file
 from appliance.store.paths import PROOFS
 
+Source = Literal["recording", "live"]
 KEPT_MAX = 20  # reports of some 10 kB, the newest
 
 
@@ -31,6 +33,7 @@ class DifferingFrame:
 class ProofReport:
     """A trial as it is kept. frames: that both examined; footage_s, wall_s: seconds of recording, and of the clock.
 
+    source: live: they were examined as they came. costs: of the network in force and of the candidate, where measured.
     cameras: what each camera's own recording says, without scenarios and the costs of the whole.
     """
 
@@ -44,6 +47,8 @@ class ProofReport:
     differing: tuple[DifferingFrame, ...]
     unread: tuple[str, ...] = ()
     cameras: Mapping[str, Judgement] = field(default_factory=dict)
+    source: Source = "recording"
+    costs: tuple[RunCosts, RunCosts] | None = None
 
 
 PROOF_REPORT: TypeAdapter[ProofReport] = TypeAdapter(ProofReport)
@@ -53,23 +58,24 @@ def apply_outcome(store: BundleStore, ref: BundleRef, report: ProofReport) -> st
     """Do what follows from the outcome of a trial, and return it in words. Raise ModelError, PreconditionError.
 
     A worse one is quarantined, and the one before comes back wherever it is in force. A better one is put in force on
-    probation. One that is on probation and not worse on what was recorded since is proven, where it is in force.
+    probation. One that is on probation, and is shown to lose little of what the one before finds in what was recorded
+    since, is proven, where it is in force; of live frames the core says so, which counts its answers, too.
     """
     outcome, table = report.judgement.outcome, store.in_force()
-    slot = table.everywhere
     if outcome == "worse":
         store.quarantine(ref, "; ".join(report.judgement.reasons))
         return f"{ref} is in quarantine, and is not in force anywhere"
-    if slot is not None and slot.bundle == ref:
-        if slot.state == "probation":
-            store.settle(proven=True)
-            return f"{ref} is proven"
-        return ""
-    first = [name for name, own in table.cameras.items() if own.bundle == ref and own.state == "probation"]
-    if first:
-        for camera in first:
+    slots = {"": table.everywhere, **table.cameras}
+    states = {camera: slot.state for camera, slot in slots.items() if slot is not None and slot.bundle == ref}
+    waiting = [camera for camera, state in states.items() if state == "probation"]
+    if waiting and report.source == "recording":
+        if not report.judgement.kept:
+            return f"{ref} stays on probation: {'; '.join(report.judgement.lacking)}"
+        for camera in waiting:
             store.settle(camera, proven=True)
-        return f"{ref} is proven on {', '.join(first)}"
+        return f"{ref} is proven on {', '.join(each or 'all cameras' for each in waiting)}"
+    if states:
+        return ""
     if outcome == "better":
         store.put_in_force(ref, state="probation")
         return f"{ref} is in force on probation: try it again on what it has recorded"
@@ -77,7 +83,10 @@ def apply_outcome(store: BundleStore, ref: BundleRef, report: ProofReport) -> st
 
 
 class ProofStore:
-    """The last trial of each candidate, a file each in the storage folder. Any thread may read; one writes."""
+    """The last trials of each candidate, on recording and live, a file each in the storage folder.
+
+    Any thread may read; one writes.
+    """
 
     def __init__(self, root: Path) -> None:
         self._folder = root / PROOFS
@@ -85,9 +94,9 @@ class ProofStore:
     def put(self, report: ProofReport) -> None:
         """Keep a report in place of an older one of this candidate. Raise DiskWriteError."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        write_file(self._path(report.candidate), PROOF_REPORT.dump_json(report, indent=1))
+        write_file(self._path(report), PROOF_REPORT.dump_json(report, indent=1))
         for old in self.all()[KEPT_MAX:]:
-            self._path(old.candidate).unlink(missing_ok=True)
+            self._path(old).unlink(missing_ok=True)
 
     def all(self) -> list[ProofReport]:
         """Return all reports, the newest first; one that cannot be read is left out."""
@@ -99,9 +108,16 @@ class ProofStore:
                 continue
         return sorted(found, key=lambda each: -each.made_t)
 
-    def of(self, candidate: str) -> ProofReport | None:
-        """Return the last trial of a candidate; None: it was not tried."""
-        return next((each for each in self.all() if each.candidate == candidate), None)
+    def of(self, candidate: str, source: Source | None = None) -> ProofReport | None:
+        """Return the last trial of a candidate, on recording or live; None: it was not tried."""
+        found = (each for each in self.all() if each.candidate == candidate and source in (None, each.source))
+        return next(found, None)
 
-    def _path(self, candidate: str) -> Path:
-        return self._folder / f"{candidate.replace('/', '_')}.json"
+    def agrees(self, ref: BundleRef) -> bool:
+        """Return whether a bundle was shown on live frames to lose little of what the network before it finds."""
+        report = self.of(str(ref), "live")
+        return report is not None and report.judgement.kept and report.judgement.outcome != "worse"
+
+    def _path(self, report: ProofReport) -> Path:
+        live = ".live" if report.source == "live" else ""
+        return self._folder / f"{report.candidate.replace('/', '_')}{live}.json"

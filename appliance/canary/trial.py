@@ -1,8 +1,7 @@
 """A candidate tried on a site: its kept scenarios and its last hours of recording, beside the network in force.
 
 Everything runs in children of the lowest priority (`scenario.sandboxed_jobs`), one network in one child, so a candidate
-that crashes, hangs or takes all memory is stopped with its child. The same trial on the newest minutes is the shadow on
-live frames: the recorder writes what the live network sees, so nothing is added to the ingest process.
+that crashes, hangs or takes all memory is stopped with its child.
 """
 
 from __future__ import annotations
@@ -21,14 +20,13 @@ from appliance.canary.frame_survey import (
     SURVEY,
     SURVEY_TASK,
     FootageFile,
-    KnownObject,
     Survey,
     SurveyTask,
     cpu_pairs,
-    kind_of,
     paired,
 )
 from appliance.canary.judge import CandidateJudge, PairedObject, RunCosts
+from appliance.canary.paired_frames import KnownObject, kind_of
 from appliance.canary.proof_store import DifferingFrame, ProofReport
 from appliance.sandbox.sandbox import SandboxError, SandboxLimits
 from appliance.store.archive import ReviewedEvent

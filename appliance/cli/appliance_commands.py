@@ -278,11 +278,33 @@ Exit code 0: tried. 2: wrong use, or nothing to try or to try it on.
 
 
 APPLIANCE.command(
+    "models shadow",
+    "have a bundle examine live frames beside the one in force, deciding nothing",
+    """\
+Have an installed bundle examine one frame in five seconds that the network in force examines, in a process of its own
+at the lowest priority, and compare both (docs/canary.md). First say what it costs; where memory does not allow it,
+refuse and name the cure. It gives way when the appliance is hot, loaded or short of memory. A worse one is quarantined,
+a better one is put in force on probation; the page /proofs shows the frames that differ.
+
+  vedette models shadow night@4
+  vedette models shadow --off
+
+Exit code 0: it begins within seconds, or has ended. 2: not installed, in quarantine, in force, or no memory for it.
+""",
+    option("bundle", nargs="?", default="", metavar="NAME@VERSION", help="an installed bundle"),
+    switch("--off", help="end it; what was found is kept"),
+    json_switch("a JSON object instead of text"),
+    run="appliance.cli.bundle_commands:shadow_command",
+)
+
+
+APPLIANCE.command(
     "models rollout",
     "put an installed bundle in force on some cameras first, then on all",
     """\
-Put a bundle in force on probation on the cameras that are named. Once each of them has had 1,000 frames examined with
-it, all cameras get it. A bundle that does not come up, does not answer or that a trial calls worse goes back by itself.
+Put a bundle in force on probation on the cameras that are named. Once it has answered 1,000 frames of each and was
+shown to find what the network before it finds, all cameras get it. A bundle that does not come up, does not answer or
+that a trial calls worse goes back by itself.
 
   vedette models rollout night@4 --camera gate --camera yard
 

@@ -1,4 +1,4 @@
-"""`vedette models` install, rollback, pin, export, prune and publish: bundles with a version and a signature."""
+"""`vedette models` install, rollback, shadow, pin, export, prune, publish: bundles with a version and a signature."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ from pathlib import Path
 from rich.progress import BarColumn, DownloadColumn, TextColumn, TransferSpeedColumn
 
 from appliance.base.console import CommandProgress
-from appliance.base.errors import UsageError
+from appliance.base.errors import PreconditionError, UsageError
 from appliance.bundle.bundle_fetch import BundleFetch, FetchPlan
 from appliance.bundle.bundle_store import BundleStore, InForce
 from appliance.bundle.manifest import MANIFEST_FILE, BundleManifest, BundleRef, check_minimum, read_manifest
 from appliance.bundle.repositories import OciRepository, open_repository
-from appliance.bundle.rollout import begin_rollout
+from appliance.bundle.rollout import begin_rollout, begin_shadow, end_shadow, shadow_of
 from appliance.bundle.trust import PUBLISHER, TrustedRepository, newest_version, read_root, trust_folder
+from appliance.canary.shadow_cost import EVERY_S, bundle_bytes, needed_bytes, shortage
 from appliance.detect.bundle_maker import describe_network
 from appliance.detect.model_files import bundle_store
+from appliance.sensors.linux_sensors import MemorySensor
 from appliance.version import version as own_version
 
 TAKEN = "a running appliance takes it within seconds"
@@ -64,6 +66,31 @@ def rollout_command(bundle: str, *, cameras: Sequence[str], as_json: bool) -> in
     return 0
 
 
+def shadow_command(bundle: str, *, off: bool, as_json: bool) -> int:
+    """Have a bundle examine live frames beside what is in force, or end it. Returns 0.
+
+    Raises ModelError, PreconditionError: it is quarantined or in force, or there is no memory for it; UsageError.
+    """
+    store = bundle_store()
+    if off == bool(bundle):
+        raise UsageError("name a bundle, or --off: vedette models shadow NAME@VERSION")
+    if off:
+        end_shadow(store)
+        print("{}" if as_json else "no bundle examines live frames beside the one in force")
+        return 0
+    ref = BundleRef.parse(bundle)
+    need = needed_bytes(bundle_bytes(store, ref))
+    if why := shortage(need, MemorySensor(Path("/")).read()):
+        raise PreconditionError(f"{ref} does not examine live frames: {why}")
+    begin_shadow(store, ref)
+    if as_json:
+        print(json.dumps({"bundle": str(ref), "memory_bytes": need, "every_s": EVERY_S}, indent=1))
+    else:
+        print(f"{ref}: about {need / 1e6:.0f} MB of memory and one inference in {EVERY_S:g} s, at the lowest priority")
+        print(f"{TAKEN}, measures both first, and shows it on the pages Models and /proofs")
+    return 0
+
+
 def rollback_command(*, camera: str, as_json: bool) -> int:
     """Put in force what was before. Returns 0. Raises PreconditionError: nothing was put in force."""
     slot = bundle_store().roll_back(camera)
@@ -106,7 +133,7 @@ def export_command(name: str, folder: Path, *, version: str, as_json: bool) -> i
 def prune_command(*, as_json: bool) -> int:
     """Remove the installed bundles that nothing points to, and unfinished downloads. Returns 0."""
     store = bundle_store()
-    used = store.in_force().used()
+    used = {*store.in_force().used(), shadow_of(store)}
     gone = {ref: manifest.total_bytes for ref, manifest in store.installed().items() if ref not in used}
     for ref in gone:
         store.remove(ref)

@@ -20,6 +20,8 @@ from appliance.base.library_identifiers import remove_identifiers
 from appliance.base.malloc import TRIM_EVERY_S, hold_little, spare_what_stays, trim_heaps
 from appliance.base.telemetry import LogRing
 from appliance.base.threads import Service, ServiceGroup, ServiceRestarts, periodic_service
+from appliance.canary.proof_store import ProofStore
+from appliance.canary.shadow_cost import EVERY_S as SHADOW_EVERY_S
 from appliance.config import SiteConfig, StorageConfig
 from appliance.core.appliance_monitor import READ_EVERY_S, ApplianceMonitor
 from appliance.core.background_services import (
@@ -34,6 +36,7 @@ from appliance.core.ingest_supervisor import IngestSupervisor
 from appliance.core.network_switch import NetworkSwitch
 from appliance.core.nightly_proof import EVERY_S as PROOF_EVERY_S
 from appliance.core.nightly_proof import NightlyProof
+from appliance.core.shadow_trial import ShadowSources, ShadowTrial
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import MediaReaders, StoredSite
 from appliance.dashboard.setup_api import new_setup_code
@@ -169,7 +172,10 @@ class Appliance:
         sensors = periodic_service("sensors", READ_EVERY_S, lasting.monitor.run_once, lasting.clock)
         disk = periodic_service("disk", READ_EVERY_S, lasting.disk.run_once, lasting.clock)
         networks = Service("networks", lasting.networks.run, lasting.networks.stop)
-        services = [meter, memory, sensors, disk, networks, *self._background.services]
+        compared = periodic_service("shadow", SHADOW_EVERY_S, lasting.shadow.run_once, lasting.clock)
+        stop = partial(stop_all, compared.stop, lasting.shadow.stop)
+        shadow = lasting.restarts.guard(Service("shadow", compared.run, stop, resumes=False))
+        services = [meter, memory, sensors, disk, networks, shadow, *self._background.services]
         if dashboard is not None:
             services.append(
                 Service(
@@ -311,7 +317,14 @@ def build(
     live = partial(_count_live, stores.cameras)
     disk = DiskWatch(root, config.storage.disk_free_min_mb * 1_000_000, clock)
     monitor = ApplianceMonitor(config.sensors.root, stores.meter, clock, live, supervisor, config.detector.hailo)
-    networks = NetworkSwitch(config.for_ingest(), bundle_store(), supervisor, clock, lambda: monitor.status.memory)
+    networks = NetworkSwitch(
+        config.for_ingest(), bundle_store(), supervisor, clock, lambda: monitor.status.memory, ProofStore(root).agrees
+    )
+    sources = ShadowSources(
+        lambda: monitor.shed, lambda: monitor.status, lambda: networks.status.progress in ("trying", "loading"),
+        lambda: monitor.hot_c,
+    )  # fmt: skip
+    shadow = ShadowTrial(root, lambda: networks.settings, bundle_store(), supervisor, sources, clock)
     lasting = LastingParts(
         db,
         root,
@@ -326,6 +339,7 @@ def build(
         ServiceRestarts(clock),
         ImageDetector(supervisor.send),
         networks,
+        shadow,
     )
     background = BackgroundServices(_background_config(config), lasting)
     core = Core(stores, background.core_settings, lasting.backlog, clock)

@@ -95,6 +95,11 @@ class ApplianceMonitor:
         if settings != self._settings:
             self._settings, self._shedder = settings, LoadShedder(settings)
 
+    @property
+    def hot_c(self) -> float:
+        """From how many degrees on load is shed."""
+        return self._settings.temperature_max_c
+
     def faults(self) -> Mapping[HealthKind, str]:
         """Return what is shed and why, without the kinds that are ignored. Any thread."""
         return {kind: reason for kind, reason in self.shed.faults.items() if kind not in self._ignored}

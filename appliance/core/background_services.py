@@ -32,6 +32,7 @@ from appliance.core.core_settings import (
 )
 from appliance.core.ingest_supervisor import IngestSupervisor
 from appliance.core.network_switch import NetworkSwitch
+from appliance.core.shadow_trial import ShadowTrial
 from appliance.core.site_faults import ClockWatch, Neighbours, SiteFaults, UpdateWatch
 from appliance.dashboard.deps import CoreProbes, IngestOrders
 from appliance.evidence.maker import EvidenceMaker
@@ -91,6 +92,7 @@ class LastingParts:
     restarts: ServiceRestarts
     image_detector: ImageDetector
     networks: NetworkSwitch
+    shadow: ShadowTrial
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +228,7 @@ class BackgroundServices:
     def _dashboard_probes(self) -> CoreProbes:
         stores, monitor, supervisor = self._lasting.stores, self._lasting.monitor, self._lasting.supervisor
         uplink, notifier, publisher, local = self._uplink, self._notifier, self._publisher, self._local_judge
-        networks = self._lasting.networks
+        networks, shadow = self._lasting.networks, self._lasting.shadow
         return CoreProbes(
             link=self._probes.link if uplink else None,
             health=self._probes.health,
@@ -236,6 +238,7 @@ class BackgroundServices:
                 lambda camera, kind: supervisor.send(RebaselineCommand(camera=camera, kind=kind)),
                 networks.wake,
                 lambda: networks.status,
+                lambda: shadow.status,
             ),
             calibration=lambda: self._context.calibration,
             pool=(lambda: replace(uplink.pool, local=local.state if local else None)) if uplink else None,

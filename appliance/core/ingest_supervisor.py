@@ -8,6 +8,7 @@ import logging
 import os
 import queue
 import select
+import signal
 import subprocess
 import sys
 import threading
@@ -22,6 +23,7 @@ from appliance.base.clock import Clock
 from appliance.base.detector_config import DetectorConfig
 from appliance.base.errors import UsageError, VedetteError
 from appliance.base.json_lines import WireError, decode_ingest, encode_command
+from appliance.base.machine import family_cpu_s, process_family
 from appliance.base.telemetry import LogThrottle
 from appliance.config import IngestConfig
 from appliance.ingest.ingest_needs import IngestNeeds
@@ -34,6 +36,8 @@ from appliance.types import (
     IngestMessage,
     NetworksAnswer,
     NetworksCommand,
+    SampleCommand,
+    SampledFrame,
 )
 
 logger = logging.getLogger(__name__)
@@ -44,9 +48,12 @@ SILENCE_S_MAX = 20.0  # it sends a sign of life each second, once it has started
 STOP_S_MAX = 8.0  # its own limit is 6 s
 HEALTHY_AFTER_S = 30.0  # a child that lived so long is restarted without a long wait
 LOAD_S_MAX = 1800.0  # until its first message: a slow card compiles a network in a quarter of an hour; then it hangs
+STILL_S = 60.0  # without any CPU time: a busy board gives even the lowest priority some, a disk answers sooner
+HANG_SHARE_MAX = 5.0  # of the CPU time that the networks in force needed on this board
+WAIT_SHARE_MAX = 12.0  # of the clock against CPU time, on a board that is busy: an hour
 SHORT_LIVES_MAX = 2  # one after the other: the first may be the machine's start, or a kill
 EXIT_WRONG_USE = 2  # of vedette and its children: wrong use or configuration
-_LOOK_S = 0.5  # between two looks at whether a trial is to end
+_LOOK_S = 0.5  # between two looks at whether a trial, or a wait, is to end
 _READ_BYTES = 256 * 1024  # a pipe of Linux holds 64 kB, so one read empties it
 # The ingest process gets this much of our environment: where models, libraries and accelerators are, and how they
 # are tuned. Passwords of its cameras come with its configuration; all other secrets stay here.
@@ -67,12 +74,18 @@ class IngestRefused(UsageError):
     """The ingest process will not start with this configuration or model; the reason is on standard error."""
 
 
+class IngestTooSlow(IngestRefused):
+    """It was still at work when time was up: this board had no time for it, which is no fault of the network."""
+
+
 @dataclass(frozen=True, slots=True)
 class NetworkTrial:
     """Networks that came up in a child: their settings by name with nothing left open, and the memory each took."""
 
     networks: Mapping[str, DetectorConfig]
     memory_bytes: Mapping[str, int]
+    seconds: float = 0.0
+    """How long that took."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +153,10 @@ class IngestSupervisor:
         self._child_process: subprocess.Popen[bytes] | None = None
         self._has_spoken = False
         self._messages = 0  # of this life
+        self._load_cpu_s = 0.0  # that it took to come up
         self._examined: dict[str, ExaminedFrames] = {}
         self._answers: queue.SimpleQueue[NetworksAnswer | None] = queue.SimpleQueue()
+        self._samples: queue.SimpleQueue[SampledFrame] = queue.SimpleQueue()
         self._replace_network = replace_network
         self._short_lives = 0
         self._backoff = Backoff(0.5, 8.0)
@@ -199,12 +214,18 @@ class IngestSupervisor:
         if not self._stop.is_set():
             raise IngestDied(f"the ingest process ended ({_how(child.returncode)}); starting it again")
 
-    def try_settings(self, config: IngestConfig, wait_s: float = START_S_MAX) -> NetworkTrial:
+    def try_settings(
+        self, config: IngestConfig, wait_s: float = START_S_MAX, *, wait_share: float = 1.0
+    ) -> NetworkTrial:
         """Have a child of its own load what `config` asks for, while the present one goes on. Any thread.
 
-        Raises IngestRefused with the reason: with these settings no detection process would come up.
+        Raises IngestRefused with the reason: with these settings no detection process would come up. It hangs when it
+        has used no CPU time for STILL_S, or HANG_SHARE_MAX times what the present process needed to load its networks,
+        and wait_s at least. Before that it may take `wait_share` times wait_s of the clock, then IngestTooSlow is
+        raised.
         """
-        out, noise, code = self._try(config, wait_s)
+        began = self._clock.monotonic()
+        out, noise, code = self._try(config, wait_s, wait_share)
         if code:
             refusal = noise.decode(errors="replace").strip().rpartition("\n")[2].removeprefix("vedette ingest: ")
             known = code == EXIT_WRONG_USE
@@ -212,13 +233,15 @@ class IngestSupervisor:
         try:
             values = json.loads(out.strip().rpartition(b"\n")[2])
             networks = {name: DetectorConfig.model_validate(each) for name, each in values["networks"].items()}
-            return NetworkTrial(networks, {name: int(count) for name, count in values["memory_bytes"].items()})
+            grown = {name: int(count) for name, count in values["memory_bytes"].items()}
+            return NetworkTrial(networks, grown, self._clock.monotonic() - began)
         except (ValueError, KeyError, TypeError, AttributeError):
             raise IngestRefused("loading what they ask for gave an answer that makes no sense") from None
 
-    def _try(self, config: IngestConfig, wait_s: float) -> tuple[bytes, bytes, int]:
+    def _try(self, config: IngestConfig, wait_s: float, wait_share: float) -> tuple[bytes, bytes, int]:
         """Return what a child that tries wrote, what it complained of, and its exit code. Raise IngestRefused."""
-        deadline = self._clock.monotonic() + wait_s
+        began = still_since = self._clock.monotonic()
+        used_s = 0.0
         given: bytes | None = config.model_dump_json().encode() + b"\n"
         try:
             child = subprocess.Popen(
@@ -234,9 +257,16 @@ class IngestSupervisor:
                     return out, noise, child.returncode
                 except subprocess.TimeoutExpired:
                     given = None  # it has it
-                    if self._stop.is_set() or self._clock.monotonic() > deadline:
-                        child.kill()
-                        raise IngestRefused(f"what they ask for did not load within {wait_s:.0f} s") from None
+                    now, before_s, used_s = self._clock.monotonic(), used_s, family_cpu_s(child.pid)
+                    still_since = now if used_s - before_s > 0 else still_since
+                    hangs = used_s > max(wait_s, HANG_SHARE_MAX * self._load_cpu_s) or now - still_since > STILL_S
+                    if self._stop.is_set() or hangs or now - began > wait_share * wait_s:
+                        for pid in reversed(process_family(child.pid)):
+                            with contextlib.suppress(OSError):
+                                os.kill(pid, signal.SIGKILL)
+                        raise (IngestRefused if hangs else IngestTooSlow)(
+                            f"what they ask for did not load within {now - began:.0f} s, {used_s:.0f} s of CPU time"
+                        ) from None
 
     def reconfigure(self, config: IngestConfig) -> None:
         """Run with these settings from now on.
@@ -277,6 +307,18 @@ class IngestSupervisor:
                 return NetworksAnswer(id=command.id, outcome="refused", reason=f"it was not ready after {wait_s:.0f} s")
             if answer is None or answer.id == command.id:
                 return answer
+        return None
+
+    def sample(self, command: SampleCommand, wait_s: float, stop: threading.Event) -> SampledFrame | None:
+        """Have the child hand over a frame that it examines; None: there was none in that time. One thread."""
+        deadline = self._clock.monotonic() + wait_s
+        if not self.send(command):
+            return None
+        while not stop.is_set() and self._clock.monotonic() < deadline:
+            with contextlib.suppress(queue.Empty):
+                found = self._samples.get(timeout=_LOOK_S)
+                if found.id == command.id:
+                    return found
         return None
 
     def examined(self, camera: str) -> ExaminedFrames:
@@ -406,6 +448,8 @@ class IngestSupervisor:
             return
         self._has_spoken = True
         self._messages += 1
+        if self._messages == 1:
+            self._load_cpu_s = family_cpu_s(self.status.pid)
         if isinstance(message, FrameBoxes):
             seen = self.examined(message.camera)
             answered, failed = seen.answered + message.looked, seen.failed + (not message.looked)
@@ -415,6 +459,9 @@ class IngestSupervisor:
             if message.outcome == "in force":
                 self._examined = {}
             self._answers.put(message)
+            return
+        if isinstance(message, SampledFrame):
+            self._samples.put(message)
             return
         if isinstance(message, IngestHealth):
             status = self.status

@@ -6,7 +6,8 @@ models` and a proof change. This service looks at both each second. When they na
 1. lets a child of the lowest priority load them: one that crashes, hangs or is refused there was never near a camera,
 2. compares the memory they took with what is left,
 3. hands them to the ingest process, which loads them beside those in force and swaps between two frames,
-4. counts what they answer: after WORKS_AFTER frames a network on probation is proven.
+4. counts what they answer: after WORKS_AFTER frames a network on probation is proven, if it was also shown to find
+   what the one before finds (`core.shadow_trial`): a blind one answers, too.
 
 Whatever fails on the way with a network on probation puts that network in quarantine, and the one before stays or comes
 back. Where two cannot stand beside each other (memory, an accelerator), ingest is started anew, and a health event says
@@ -28,7 +29,13 @@ from appliance.bundle.bundle_store import BundleStore, InForce, InForceTable
 from appliance.bundle.manifest import BundleRef
 from appliance.bundle.rollout import advance_rollout
 from appliance.config import OWN_NETWORKS_MAX, IngestConfig
-from appliance.core.ingest_supervisor import IngestRefused, IngestSupervisor, NetworkTrial
+from appliance.core.ingest_supervisor import (
+    WAIT_SHARE_MAX,
+    IngestRefused,
+    IngestSupervisor,
+    IngestTooSlow,
+    NetworkTrial,
+)
 from appliance.dashboard.deps import SwitchStatus
 from appliance.detect.model_files import AUTO_MODEL
 from appliance.sensors.linux_sensors import MemoryReading
@@ -37,9 +44,9 @@ from appliance.types import NetworksCommand
 logger = logging.getLogger(__name__)
 
 EVERY_S = 1.0  # a change is noticed within a second
-TRIAL_S_MAX = 300.0  # of a child of the lowest priority on a busy board, which may measure runtimes; then it hangs
-LOAD_S_MAX = 120.0  # of a network beside another: what takes longer on a slow board is taken for hung
-WORKS_AFTER = 1000  # frames: some minutes of motion, and a day at rest; the network is no danger to ingest
+TRIAL_S_MAX = 300.0  # CPU time of a child that may measure runtimes; a slow board has more (`try_settings`)
+LOAD_S_MAX, LOAD_SHARE_MAX = 120.0, 4.0  # of a network beside another: at least, and against what the child took
+WORKS_AFTER = 1000  # frames: some minutes of motion, and a day at rest; the network is no danger to ingest then
 FAILS_AFTER = 50  # frames in a row without an answer, of a network that has not answered any
 MEMORY_FACTOR = 1.5  # of what a network took in the trial: both are warm at once, and frames have their peaks
 MEMORY_LEFT_BYTES = 64_000_000  # stays free: a segment's index, a page of the dashboard
@@ -79,9 +86,13 @@ class NetworkSwitch:
 
     def __init__(
         self, config: IngestConfig, store: BundleStore, supervisor: IngestSupervisor, clock: Clock,
-        memory: Callable[[], MemoryReading], *, try_s_max: float = TRIAL_S_MAX,
+        memory: Callable[[], MemoryReading], agrees: Callable[[BundleRef], bool], *, try_s_max: float = TRIAL_S_MAX,
     ) -> None:  # fmt: skip
-        """config: as the supervisor was given it, but for the pointers of cameras. try_s_max: see TRIAL_S_MAX."""
+        """config: as the supervisor was given it, but for the pointers of cameras. try_s_max: see TRIAL_S_MAX.
+
+        agrees: whether a bundle was shown to find here what the network before it finds.
+        """
+        self._agrees = agrees
         self.status = SwitchStatus()
         self._config = config
         self._store = store
@@ -96,6 +107,11 @@ class NetworkSwitch:
         self._reported_at = float("-inf")
         self._reported = ""
         supervisor.adopt(self._now.config)
+
+    @property
+    def settings(self) -> IngestConfig:
+        """The settings of ingest as the site file has them, without the pointers of bundles. Any thread."""
+        return self._config
 
     @property
     def fault(self) -> str:
@@ -158,6 +174,9 @@ class NetworkSwitch:
         self.status = SwitchStatus("trying", words)
         try:
             trial = self._tried(wanted, new)
+        except IngestTooSlow as error:
+            self._take_back(wanted, now, table, str(error))
+            return
         except IngestRefused as error:
             self._refuse(wanted, now, table, str(error))
             return
@@ -169,7 +188,7 @@ class NetworkSwitch:
             name: trial.networks[name].model_dump(mode="json") if name in new else None for name in wanted.networks
         }
         command = NetworksCommand(id=uuid4().hex[:12], networks=networks, cameras=wanted.cameras)
-        answer = self._supervisor.switch(command, LOAD_S_MAX)
+        answer = self._supervisor.switch(command, max(LOAD_S_MAX, LOAD_SHARE_MAX * trial.seconds))
         if answer is None:  # it ended, for whatever reason; the next one reads the pointers, and a look tries again
             return
         if answer.outcome == "in force":
@@ -185,11 +204,13 @@ class NetworkSwitch:
         """Have each new network loaded in a child of its own. Raise IngestRefused."""
         networks: dict[str, DetectorConfig] = {}
         memory_bytes: dict[str, int] = {}
+        seconds = 0.0
         for name in new:
             alone = wanted.config.model_copy(update={"detector": wanted.networks[name][0], "cameras": {}})
-            trial = self._supervisor.try_settings(alone, self._try_s_max)
+            trial = self._supervisor.try_settings(alone, self._try_s_max, wait_share=WAIT_SHARE_MAX)
             networks[name], memory_bytes[name] = trial.networks[SHARED], trial.memory_bytes[SHARED]
-        return NetworkTrial(networks, memory_bytes)
+            seconds += trial.seconds
+        return NetworkTrial(networks, memory_bytes, seconds)
 
     def _needs_restart(self, trial: NetworkTrial) -> str:
         """Return why the new networks cannot be loaded beside the old ones; '' if they can."""
@@ -199,10 +220,9 @@ class NetworkSwitch:
             if each.device not in ("auto", "cpu", self._now.config.detector.device):
                 return f"the device {each.device} is opened at the start of ingest"
         need = MEMORY_FACTOR * sum(trial.memory_bytes.values()) + MEMORY_LEFT_BYTES
-        memory = self._memory()
-        left = [each for each in (memory.available_bytes, _group_left(memory)) if each is not None]
-        if left and min(left) < need:
-            return f"two networks need {need / 1e6:.0f} MB of memory at once, and {min(left) / 1e6:.0f} MB are left"
+        left = self._memory().left_bytes
+        if left is not None and left < need:
+            return f"two networks need {need / 1e6:.0f} MB of memory at once, and {left / 1e6:.0f} MB are left"
         return ""
 
     def _restart(self, wanted: _Wanted, why: str) -> None:
@@ -233,6 +253,22 @@ class NetworkSwitch:
             self._is_now(wanted)
             self._supervisor.adopt(now.config)
 
+    def _take_back(self, wanted: _Wanted, now: _Wanted, table: InForceTable, why: str) -> None:
+        """Leave in force what is; a network for which this board had no time is not blamed, and may be tried again."""
+        slots = {"": table.everywhere, **table.cameras}
+        for camera, slot in slots.items():
+            if slot is not None and slot.state == "probation" and str(slot.bundle) in wanted.bundles - now.bundles:
+                try:
+                    self._store.roll_back(camera)
+                except (ModelError, PreconditionError) as error:
+                    logger.warning("%s", error)
+        named = ", ".join(sorted(wanted.bundles - now.bundles)) or wanted.config.detector.model
+        self.status = SwitchStatus("refused", named, why)
+        self._report(f"{named} is taken back, not blamed: this appliance was too busy to load it; try again: {why}")
+        if self._wanted(self._table()) == wanted:  # the site file names it: it is not tried each second
+            self._is_now(wanted)
+            self._supervisor.adopt(now.config)
+
     def _judge(self, table: InForceTable, now: _Wanted) -> None:
         """Prove networks on probation that have worked, and take back those that do not answer."""
         own = now.cameras
@@ -244,7 +280,7 @@ class NetworkSwitch:
             names = [name for name in enabled if name not in own] if not camera else [camera]
             seen = [self._supervisor.examined(name) for name in names]
             try:
-                if sum(each.answered for each in seen) >= WORKS_AFTER:
+                if sum(each.answered for each in seen) >= WORKS_AFTER and self._agrees(slot.bundle):
                     self._store.settle(camera, proven=True)
                     logger.info("%s has passed its probation", slot.bundle)
                 elif sum(each.failed for each in seen) >= FAILS_AFTER and not any(each.answered for each in seen):
@@ -302,9 +338,3 @@ def _on_probation(table: InForceTable) -> Iterator[BundleRef]:
     for slot in (table.everywhere, *table.cameras.values()):
         if slot is not None and slot.state == "probation":
             yield slot.bundle
-
-
-def _group_left(memory: MemoryReading) -> int | None:
-    if memory.group_bytes is None or memory.group_max_bytes is None:
-        return None
-    return max(0, memory.group_max_bytes - memory.group_bytes)

@@ -94,6 +94,8 @@ RIGHTS: dict[tuple[str, str], Right] = {
     ("POST", f"{API}/models/pull"): Right("admin", "site", "pulled a model"),
     ("POST", f"{API}/models/offers"): Right("admin", "site", "looked for models"),
     ("POST", f"{API}/models/use"): Right("admin", "site", "put a model in force"),
+    ("POST", f"{API}/models/shadow"): Right("admin", "site", "had a model compared live"),
+    ("DELETE", f"{API}/models/shadow"): Right("admin", "site", "ended a live comparison"),
     ("POST", f"{API}/models/back"): Right("admin", "site", "went back to a model"),
     ("GET", "/users"): _ADMIN,
     ("GET", "/system"): _ADMIN,

@@ -97,16 +97,32 @@ class SwitchStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class ShadowStatus:
+    """The network that examines live frames beside the one in force. candidate: the bundle that is judged by it.
+
+    reason: why it waits. frames: compared so far. memory_bytes: its process. cpu_share: of a core, at most.
+    """
+
+    progress: Literal["", "measuring", "looking", "waiting"] = ""
+    candidate: str = ""
+    reason: str = ""
+    frames: int = 0
+    memory_bytes: int = 0
+    cpu_share: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class IngestOrders:
     """Orders to the ingest process. Any thread may give them.
 
     rebaseline: with a camera and a kind of fault, when a person confirms that the view is right as it is. switch: other
-    networks are to be in force now. switched: how far that is, or how the last one ended.
+    networks are to be in force now. switched: how far that is, or how the last one ended. shadow: see ShadowStatus.
     """
 
     rebaseline: Callable[[str, HealthKind], object]
     switch: Callable[[], object]
     switched: Callable[[], SwitchStatus] = SwitchStatus
+    shadow: Callable[[], ShadowStatus] = ShadowStatus
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,10 @@ from appliance.base.errors import ModelError, PreconditionError, UsageError
 from appliance.bundle.bundle_fetch import BundleFetch
 from appliance.bundle.bundle_store import InForceTable
 from appliance.bundle.manifest import BundleManifest, BundleRef, ModelEntry, check_minimum
+from appliance.bundle.rollout import begin_shadow, end_shadow
+from appliance.canary.shadow_cost import bundle_bytes, needed_bytes, shortage
 from appliance.config import OWN_NETWORKS_MAX, DecisionConfig
-from appliance.dashboard.deps import CoreProbes, SwitchStatus
+from appliance.dashboard.deps import CoreProbes, ShadowStatus, SwitchStatus
 from appliance.dashboard.headroom_api import HeadroomReader
 from appliance.dashboard.schemas import API, ApiModel, RequestModel
 from appliance.dashboard.settings_api import Settings, SettingsPart, settings_problems, user_of
@@ -64,7 +66,8 @@ class ModelItem(ApiModel):
 
     bytes 0: not known before it is pulled. finds: class to the mean AP50 on pictures that no network here learnt from,
     0..1; empty: not measured. cost: CPU time of an inference against the network in force; load: the share of the
-    detector's time that it would take here with all cameras moving; null: not known.
+    detector's time that it would take here with all cameras moving; null: not known. shadow_bytes: about the memory
+    that it takes to compare it live; 0: it is no bundle.
     """
 
     name: str
@@ -77,6 +80,7 @@ class ModelItem(ApiModel):
     load: float | None
     in_force: bool
     pull: PullItem | None
+    shadow_bytes: int = 0
 
 
 class SwitchItem(ApiModel):
@@ -85,6 +89,20 @@ class SwitchItem(ApiModel):
     progress: Literal["", "trying", "loading", "in force", "restarted", "refused"]
     networks: str
     reason: str
+
+
+class ShadowItem(ApiModel):
+    """The network that examines live frames beside the one in force. candidate: the bundle that is judged by it.
+
+    reason: why it waits. memory_bytes: its process; cpu_share: of a core, at most; both 0: not measured yet.
+    """
+
+    progress: Literal["", "measuring", "looking", "waiting"]
+    candidate: str
+    reason: str
+    frames: int
+    memory_bytes: int
+    cpu_share: float
 
 
 class ModelList(ApiModel):
@@ -105,6 +123,7 @@ class ModelList(ApiModel):
     publisher: str
     base: str
     switch: SwitchItem
+    shadow: ShadowItem
 
 
 class NameModel(RequestModel):
@@ -226,6 +245,7 @@ class ModelReader:
             models=sorted(rows, key=lambda each: (not each.in_force, each.state != "here", each.name)),
             in_force=now.name, before=before, cameras=self._own(now.table), better=better, publisher=publisher,
             base=self._settings.service.status().digest if self._settings.is_editable else "", switch=self._switch(),
+            shadow=ShadowItem.of_row(ShadowStatus() if self._probes.orders is None else self._probes.orders.shadow()),
         )  # fmt: skip
 
     def better(self) -> str:
@@ -316,7 +336,17 @@ class ModelReader:
     def _version(self, ref: BundleRef, manifest: BundleManifest, now: _Now) -> ModelItem:
         state: ModelState = "quarantined" if ref in now.table.quarantined else "here"
         item = self._item(str(ref), manifest.model, state, now)
-        return item.model_copy(update={"bytes": manifest.total_bytes})
+        need = needed_bytes(max((each.bytes for each in manifest.files.values()), default=0))
+        return item.model_copy(update={"bytes": manifest.total_bytes, "shadow_bytes": need})
+
+    def begin_shadow(self, name: str) -> None:
+        """Have a bundle examine live frames. Raise ModelError, PreconditionError: see `bundle.rollout`, or no room."""
+        store, ref = bundle_store(), BundleRef.parse(name)
+        sensors = self._probes.sensors
+        need = needed_bytes(bundle_bytes(store, ref))
+        if sensors is not None and (why := shortage(need, sensors().memory)):
+            raise PreconditionError(f"{ref} does not examine live frames: {why}")
+        begin_shadow(store, ref)
 
     def _offered(self) -> tuple[str, tuple[BundleRef, ...]]:
         try:
@@ -372,6 +402,22 @@ def use(request: Request, part: Settings, reader: Models, wanted: UseModel) -> M
     _ = part.service  # raises Problem where there is nothing to change
     with settings_problems(), refused_as(REFUSALS):
         (reader.use_for_camera if wanted.camera else reader.use)(wanted, user_of(request))
+        return reader.report()
+
+
+@router.post("/shadow")
+def compare_live(reader: Models, wanted: NameModel) -> ModelList:
+    """Have a bundle examine some of the live frames beside what is in force. 409: there is no memory for it."""
+    with refused_as(REFUSALS):
+        reader.begin_shadow(wanted.model)
+        return reader.report()
+
+
+@router.delete("/shadow")
+def end_live_comparison(reader: Models) -> ModelList:
+    """End it; what was found is kept."""
+    end_shadow(bundle_store())
+    with refused_as(REFUSALS):
         return reader.report()
 
 

@@ -51,12 +51,21 @@ class CameraTrialItem(ApiModel):
     cpu_ms: float | None
 
 
+class CostItem(ApiModel):
+    """Cost of a network. memory_mb: MiB; cpu_ms, joules: of an inference; null: not measured, as without a meter."""
+
+    memory_mb: float
+    cpu_ms: float | None
+    joules: float | None
+
+
 class ProofItem(ApiModel):
     """A trial. networks: in force, then the candidate. cpu_ratio: CPU time of an inference against the other's.
 
     objects: those that the network in force is sure of; lost: of them those that the candidate does not see; gained:
     those that only the candidate is sure of. wins, losses: known alerts and kept scenarios that only one gets right.
-    footage_s, wall_s: seconds of recording, and of the clock.
+    footage_s, wall_s: seconds of recording, and of the clock. source: `live`: frames were compared as they came.
+    agreement: by kind of object, the share of what the network in force is sure of that the candidate sees.
     """
 
     candidate: str
@@ -74,6 +83,9 @@ class ProofItem(ApiModel):
     cpu_ratio: float | None
     footage_s: float
     wall_s: float
+    source: str
+    agreement: dict[str, float]
+    costs: tuple[CostItem, ...]
     differing: list[DifferingItem]
     cameras: dict[str, CameraTrialItem]
 
@@ -87,8 +99,11 @@ class ProofItem(ApiModel):
             differing.append(DifferingItem.of_row(each, frame=frame, timeline=timeline))
         found = report.judgement
         judged = {name: getattr(found, name) for name in cls.model_fields if hasattr(found, name)}
+        kinds = {name.removeprefix("kind "): share for name, share in found.shares.items() if name.startswith("kind ")}
+        agreement = {kind: 1 - lost / n for kind, (lost, n) in kinds.items() if n}
+        costs = tuple(CostItem.of_row(each) for each in report.costs or ())
         cameras = {name: CameraTrialItem.of_row(each) for name, each in report.cameras.items()}
-        return cls.of_row(report, **judged, differing=differing, cameras=cameras)
+        return cls.of_row(report, **judged, differing=differing, agreement=agreement, costs=costs, cameras=cameras)
 
 
 class TryModel(NameModel):
@@ -126,8 +141,14 @@ class NetworkProver:
         return None if job is None else NetworkTrialItem.of(job)
 
     def tried(self) -> dict[str, ProofItem]:
-        """Return the last trial of each network."""
-        return {each.candidate: ProofItem.of(each) for each in self._proofs.all()}
+        """Return the last trial of each network, with what its last one on the recording says of each camera."""
+        found: dict[str, ProofItem] = {}
+        for each in reversed(self._proofs.all()):
+            item, before = ProofItem.of(each), found.get(each.candidate)
+            if before is not None and not item.cameras:
+                item = item.model_copy(update={"cameras": before.cameras})
+            found[each.candidate] = item
+        return found
 
     def start(self, wanted: TryModel, now_t: float) -> NetworkTrialItem:
         """Begin. Raise ModelError, JobRunning, or Problem: nothing is recorded."""

@@ -145,6 +145,15 @@ def model_folders() -> tuple[Path, ...]:
     return tuple(dict.fromkeys(place.resolve() for place in places))
 
 
+def packaged_network() -> str:
+    """Return the path of the network that comes with Vedette, whatever bundle is in force; its name if it is not here.
+
+    Of a network's name the version in force counts.
+    """
+    files = (place / f"{OWN_MODEL}.onnx" for place in sorted(_PACKAGED))
+    return next((str(path) for path in files if path.is_file()), OWN_MODEL)
+
+
 def pull_folder() -> Path:
     """Return the folder into which `vedette models pull` puts files.
 

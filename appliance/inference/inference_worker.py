@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -194,8 +194,10 @@ class InferenceWorker:
         clients: Sequence[InferenceClient],
         clock: Clock,
         wake: threading.Event | None = None,
+        examined: Callable[[InferenceRequest, Detections], None] = lambda request, found: None,
     ) -> None:
-        """wake: whoever queues a frame sets it."""
+        """wake: whoever queues a frame sets it. examined: takes each frame with its answer, after its camera did."""
+        self._examined = examined
         self.mean_ms = 0.0
         self.warning = ""
         self.watchdog = DetectorWatchdog(clock)
@@ -378,6 +380,7 @@ class InferenceWorker:
         if found is not None:
             for each, detections in zip(selected, found, strict=True):
                 self._clients[each.queue].complete(each.frame.item, detections)
+                self._examined(each.frame.item.request, detections)
         return found
 
     def _note_call(self, seconds: float, frames: int, *, failed: bool) -> None:

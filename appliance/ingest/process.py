@@ -1,7 +1,7 @@
 """The ingest process: all cameras, one detector, and one channel to the core.
 
-Pixels are written to the storage folder as segments and leave this process in no other way; the channel carries boxes,
-counters, file names and sentences.
+Pixels are written to the storage folder as segments, and a frame that the core asks for into memory (`frame_sampler`);
+they leave this process in no other way. The channel carries boxes, counters, file names and sentences.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from appliance.ingest.camera_hardware import HardwareDecoders
 from appliance.ingest.camera_runner import CameraRunner
 from appliance.ingest.channel import ChannelClosed, IngestChannel
 from appliance.ingest.detect_stream import DetectStream
+from appliance.ingest.frame_sampler import FrameSampler
 from appliance.ingest.ingest_policy import IngestPolicy, PolicyOutdated
 from appliance.ingest.networks import Networks, NetworkTable
 from appliance.ingest.recorder import RecordTarget, SegmentRecorder
@@ -48,6 +49,7 @@ from appliance.types import (
     IngestMessage,
     NetworksCommand,
     RebaselineCommand,
+    SampleCommand,
     ShedLoadCommand,
 )
 
@@ -117,7 +119,8 @@ class IngestProcess:
         self._live_memory = live_memory(Path(self._storage.dir))
         self._cameras = {name: self._make_camera(name, camera) for name, camera in cameras.items() if camera.enabled}
         self._wanted: Mapping[str, config.CameraConfig] | None = None
-        worker = InferenceWorker(networks.shared, self._streams(), clock, self._wake_worker)
+        self._sampler = FrameSampler(self._live_memory, self._emit)
+        worker = InferenceWorker(networks.shared, self._streams(), clock, self._wake_worker, self._sampler.offer)
         self._worker = worker
         self._watchdog = ApplianceWatchdog(self._health, self._emit, clock)
         recheck_detector = load_recheck_detector or (lambda: worker.idle_detector)
@@ -210,6 +213,8 @@ class IngestProcess:
             self._shedding = command
         elif isinstance(command, NetworksCommand):
             self._networks.submit(command)
+        elif isinstance(command, SampleCommand):
+            self._sampler.ask(command)
         else:
             self._rechecks.submit(command)
 

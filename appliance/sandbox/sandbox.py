@@ -126,17 +126,19 @@ class Sandbox:
         self.kills = 0
 
     def call(
-        self, function: str, *values: Value, wall_s: float | None = None, progress: Progress | None = None
-    ) -> Value:
+        self, function: str, *values: Value, wall_s: float | None = None, progress: Progress | None = None,
+        cpu_s: float | None = None,
+    ) -> Value:  # fmt: skip
         """Return the result of `function(*values)` of the module. Raises SandboxError, or one of `raises`.
 
+        cpu_s: of CPU time, at twice of which it dies: less than wall_s tells what hangs from what has no time.
         progress: called with what the function yields before it returns, where it is a generator.
         """
         with self._lock:
             limit_s = self._limits.wall_s if wall_s is None else wall_s
             for attempt in (1, 2):
                 try:
-                    return self._ask(function, values, limit_s, progress or _unheard)
+                    return self._ask(function, values, limit_s, progress or _unheard, cpu_s or limit_s)
                 except _WentIdle:
                     self._end()
                     if attempt == 2:
@@ -169,11 +171,11 @@ class Sandbox:
         child = self._child
         return child.pid if child is not None and child.poll() is None else 0
 
-    def _ask(self, function: str, values: Sequence[Value], limit_s: float, progress: Progress) -> Value:
+    def _ask(self, function: str, values: Sequence[Value], limit_s: float, progress: Progress, cpu_s: float) -> Value:
         channel = self._channel or self._start()
         try:
             channel.settimeout(limit_s)
-            _send(channel, {"function": function, "values": list(values), "cpu_s": limit_s})
+            _send(channel, {"function": function, "values": list(values), "cpu_s": cpu_s})
             end = self._clock.monotonic() + limit_s
             reply = self._receive(channel, limit_s)
             while "progress" in reply:

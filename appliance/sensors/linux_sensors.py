@@ -198,6 +198,14 @@ class MemoryReading:
     group_bytes: int | None = None
     group_max_bytes: int | None = None
 
+    @property
+    def left_bytes(self) -> int | None:
+        """What this machine, or our control group, still has; None: the kernel does not report it."""
+        left = [] if self.available_bytes is None else [self.available_bytes]
+        if self.group_bytes is not None and self.group_max_bytes is not None:
+            left.append(max(0, self.group_max_bytes - self.group_bytes))
+        return min(left, default=None)
+
 
 class MemorySensor:
     """Reads the memory of the machine and of our control group (version 2).

@@ -40,6 +40,8 @@ from appliance.types.ingest_messages import RebaselineCommand as RebaselineComma
 from appliance.types.ingest_messages import RecheckCommand as RecheckCommand
 from appliance.types.ingest_messages import RecheckDetection as RecheckDetection
 from appliance.types.ingest_messages import RecheckResult as RecheckResult
+from appliance.types.ingest_messages import SampleCommand as SampleCommand
+from appliance.types.ingest_messages import SampledFrame as SampledFrame
 from appliance.types.ingest_messages import SegmentRow as SegmentRow
 from appliance.types.ingest_messages import ShedLoadCommand as ShedLoadCommand
 from appliance.types.literals import AGE_EDGES_MS as AGE_EDGES_MS

@@ -311,6 +311,37 @@ class NetworksAnswer:
     reason: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleCommand:
+    """To the ingest process: hand over the next frame of a camera that is examined as a whole, with the answer.
+
+    id: comes back with it. side: of the frame's longer side, pixels, that another network wants to see.
+    """
+
+    type: Literal["sample"] = "sample"
+    id: str
+    camera: str
+    side: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampledFrame:
+    """A frame that was examined, and what was found. Its pixels are in memory (`ingest.frame_sampler`).
+
+    size: (width, height) of the pixels. calibration: as in StreamHeader. error: why there are no pixels.
+    """
+
+    type: Literal["sample"] = "sample"
+    id: str
+    camera: str
+    t: float
+    model: str
+    size: tuple[int, int] = (0, 0)
+    objects: tuple[RecheckDetection, ...] = ()
+    calibration: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    error: str = ""
+
+
 IngestMessage = (
     StreamHeader
     | FrameBoxes
@@ -322,6 +353,7 @@ IngestMessage = (
     | HealthEvent
     | RecheckResult
     | NetworksAnswer
+    | SampledFrame
 )
-Command = RebaselineCommand | RecheckCommand | ConfigureCommand | ShedLoadCommand | NetworksCommand
+Command = RebaselineCommand | RecheckCommand | ConfigureCommand | ShedLoadCommand | NetworksCommand | SampleCommand
 """What the core says to the ingest process."""

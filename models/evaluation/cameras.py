@@ -2,8 +2,9 @@
 
 cameras.jsonl beside this file holds one line a picture: repository, commit, path, frame of a clip, the file's sha256,
 perceptual hash, kind of view, site, persons and ignored regions in shares of the picture. Reference networks proposed
-boxes at a low score; each picture was looked at, and `proposals` counts what was kept, drawn anew (tightened), added
-and removed. The pictures stay in the cache. `models.train.fence` reads their perceptual hashes: none is learnt from.
+boxes at a low score (in infrared the difference from an empty frame did, or nobody); each picture was looked at, and
+`proposals` counts what was kept, drawn anew (tightened), added and removed. The pictures stay in the cache.
+`models.train.fence` reads their perceptual hashes: none is learnt from.
 """
 
 from __future__ import annotations

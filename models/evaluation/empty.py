@@ -2,9 +2,10 @@
 
 Rendered: every scene of `fixtures.render.family` without its people; cars with headlights, dogs, rain, wet ground,
 leaves and changing light stay. Real: sequences of fixed cameras on which eyes saw nobody (`REAL`). Both are sampled as
-the appliance looks, 5 times a second. Each pass, a scene under one seed or a real sequence, is a line of the log; what
-is in it for the same network is not done again, so that the command goes on after a stop. A false person is an answer
-from 0.5 on; one that stays in its place for three looks is what a track would be made of.
+the appliance looks, 5 times a second, or by --looks as often as it looks at a quiet scene. Each pass, a scene under one
+seed or a real sequence, is a line of the log; what is in it for the same network and as many looks is not done again,
+so that the command goes on after a stop. A false person is an answer from 0.5 on; one that stays in its place for three
+looks is what a track would be made of.
 """
 
 from __future__ import annotations
@@ -89,39 +90,41 @@ def named(model: str) -> str:
 
 
 def sources(
-    clones: Path | None, rounds: int, scenes: Sequence[str]
+    clones: Path | None, rounds: int, scenes: Sequence[str], looks: float = LOOKS_A_SECOND
 ) -> Iterator[tuple[str, str, float, Iterator[Pixels]]]:
     """Yield kind, name, seconds and pictures of every pass. Raise UsageError."""
     if unknown := sorted(set(scenes) - set(SCENES | HELD_BACK)):
         raise UsageError(f"--scene {unknown[0]}: no such scene; there are {', '.join(SCENES | HELD_BACK)}")
-    for each in real(clones) if clones else ():
-        yield "real", *each
+    rate = "" if looks == LOOKS_A_SECOND else f"@{looks:g}"
+    for name, seconds, pictures in real(clones, looks) if clones else ():
+        yield "real", name + rate, seconds, pictures
     for seed in range(rounds):
         for name, make in (SCENES | HELD_BACK).items():
             if not scenes or name in scenes:
-                yield "rendered", *rendered(name, make(), seed)
+                known, seconds, pictures = rendered(name, make(), seed, looks)
+                yield "rendered", known + rate, seconds, pictures
 
 
-def rendered(name: str, take: Take, seed: int) -> tuple[str, float, Iterator[Pixels]]:
+def rendered(name: str, take: Take, seed: int, looks: float = LOOKS_A_SECOND) -> tuple[str, float, Iterator[Pixels]]:
     """Return (name, seconds, BGR pictures) of a scene without people, with the grain, leaves and rain of that round."""
     own = take.seed + seed * SEED_STEP
     actors = tuple(actor for actor in take.actors if actor.mover.kind != PERSON)
     seeded = replace(take, actors=actors, seed=own, noise=Noise(own))
-    step = max(1, round(take.fps / LOOKS_A_SECOND))
+    step = max(1, round(take.fps / looks))
     pictures = (
         np.asarray(picture[:, :, ::-1], np.uint8) for _, picture, _ in film(seeded, range(0, take.frames, step))
     )
     return f"{name}-{seed}", take.seconds, pictures
 
 
-def real(clones: Path) -> Iterator[tuple[str, float, Iterator[Pixels]]]:
+def real(clones: Path, looks: float = LOOKS_A_SECOND) -> Iterator[tuple[str, float, Iterator[Pixels]]]:
     """Yield (name, seconds, BGR pictures) of the real sequences. Raise UsageError."""
     for each in REAL:
         repository = find(clones, each.repository, each.commit)
         names = sorted(name for name in repository.names() if re.search(each.pattern, name))
         if not names:
             raise UsageError(f"{each.repository}: nothing there is called {each.pattern}")
-        step = max(1, round(each.fps / LOOKS_A_SECOND))
+        step = max(1, round(each.fps / looks))
         contents = (repository.read(name) for name in names[::step])
         decoded = (cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_COLOR) for content in contents)
         yield (
@@ -206,11 +209,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--clones", type=Path, help="folder of git repositories, for the real sequences")
     parser.add_argument("--rounds", type=int, default=72, help="seeds of the rendered scenes; 72 are 6 h (default)")
     parser.add_argument("--scene", action="append", help="only these rendered scenes; repeatable")
+    parser.add_argument("--looks", type=float, default=LOOKS_A_SECOND, help="a second (default %(default)s)")
     options = parser.parse_args(arguments)
     try:
         passes = logged(options.log)
         detectors = {named(name): load(name) for name in options.model}
-        for kind, name, seconds, pictures in sources(options.clones, options.rounds, options.scene or ()):
+        for kind, name, seconds, pictures in sources(
+            options.clones, options.rounds, options.scene or (), options.looks
+        ):
             done = {each.key for each in passes}
             left = {network: each for network, each in detectors.items() if (kind, name, network) not in done}
             if left:

@@ -30,7 +30,7 @@ from models.train.repositories import Repository, find
 
 Kind = Literal["stills", "indoor", "night", "vehicles", "pets", "streets"]
 PUBLIC_KINDS: tuple[Kind, ...] = ("stills", "indoor", "night", "vehicles", "pets", "streets")
-CAMERA_KINDS = ("ceilings", "above", "halls", "shops", "far", "yards", "dark-streets", "thermal")
+CAMERA_KINDS = ("ceilings", "above", "halls", "shops", "far", "yards", "dark-streets", "infrared", "thermal")
 KINDS: tuple[str, ...] = (*PUBLIC_KINDS, *CAMERA_KINDS)
 NAME, HASHES = "evaluation.jsonl", Path(__file__).with_name("hashes.txt")
 SIDE_MAX = 1280

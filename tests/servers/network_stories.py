@@ -241,6 +241,7 @@ def models(folder: Path) -> None:
         trusted = ("--from", "http://127.0.0.1:8082", "--root", repository / "metadata" / "1.root.json")
         vedette("models", "install", "vedette-nano@8", "--use", *trusted, expects="vedette-nano@8")
     vedette("models", "rollout", "vedette-nano@8", "--camera", "gate")
+    vedette("models", "shadow", "--off")
     for word in ("pin", "rollback", "prune"):
         vedette("models", word)
 

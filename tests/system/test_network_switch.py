@@ -21,7 +21,7 @@ from appliance.bundle.bundle_store import BundleStore
 from appliance.bundle.manifest import BundleRef
 from appliance.bundle.rollout import advance_rollout, begin_rollout, rollout_of
 from appliance.config import SiteConfig
-from appliance.core.ingest_supervisor import IngestSupervisor
+from appliance.core.ingest_supervisor import IngestStatus, IngestSupervisor, IngestTooSlow
 from appliance.core.network_switch import FAILS_AFTER, WORKS_AFTER, NetworkSwitch
 from appliance.detect.bundle_maker import describe_file, describe_network, install_files
 from appliance.sensors.linux_sensors import MemoryReading
@@ -72,8 +72,9 @@ class Site:
         config, clock = SiteConfig.model_validate(site).for_ingest(), SystemClock()
         self.supervisor = IngestSupervisor(config, clock, replace_network=self._leave_probation)
         self.switch = NetworkSwitch(
-            config, self.store, self.supervisor, clock, lambda: memory or MemoryReading(), try_s_max=try_s_max
-        )
+            config, self.store, self.supervisor, clock, lambda: memory or MemoryReading(), lambda ref: False,
+            try_s_max=try_s_max,
+        )  # fmt: skip
         self._threads = [
             threading.Thread(target=self.supervisor.run, args=(self,)), threading.Thread(target=self.switch.run)
         ]  # fmt: skip
@@ -238,16 +239,20 @@ def test_some_cameras_get_it_first_then_all_and_a_quarantine_ends_it(tmp_path: P
     store, counted = BundleStore(tmp_path / "bundles"), Counted()
     cameras = {name: {"url": "rtsp://127.0.0.1/x"} for name in CAMERAS}
     config = SiteConfig.model_validate({"cameras": cameras}).for_ingest()
+    agreed: set[BundleRef] = set()
     good, bad = (
         install(store, v, partial(candidates.changed, change=partial(noise, seed=1)), tmp_path) for v in ("1", "2")
     )
     begin_rollout(store, good, ["gate"])
-    switch = NetworkSwitch(config, store, counted, SystemClock(), MemoryReading)  # type: ignore[arg-type]
+    switch = NetworkSwitch(config, store, counted, SystemClock(), MemoryReading, agreed.__contains__)  # type: ignore[arg-type]
     switch.run_once()
     assert store.in_force().everywhere is None
     with pytest.raises(PreconditionError, match="is being rolled out"):
         begin_rollout(store, bad, ["gate"])
     counted.answered = WORKS_AFTER
+    switch.run_once()
+    assert store.in_force().everywhere is None, "it answered, and nothing shows that it sees"
+    agreed.add(good)
     switch.run_once()
     table = store.in_force()
     assert table.everywhere is not None
@@ -263,11 +268,12 @@ def test_some_cameras_get_it_first_then_all_and_a_quarantine_ends_it(tmp_path: P
 
 
 class Counted:
-    """A supervisor that says how many frames a camera's network answered. Nothing runs."""
+    """A supervisor that says how many frames a camera's network answered, and has no time to try one. Nothing runs."""
 
     def __init__(self) -> None:
         self.answered = self.failed = 0
         self.config: Any = None
+        self.status = IngestStatus(pid=1)
 
     def adopt(self, config: Any) -> None:
         self.config = config
@@ -275,21 +281,41 @@ class Counted:
     def examined(self, camera: str) -> Any:
         return self
 
+    def try_settings(self, *args: Any, **named: Any) -> Any:
+        raise IngestTooSlow("it did not load within 3600 s, 12 s of CPU time")
+
+
+def test_a_network_for_which_a_busy_board_had_no_time_is_taken_back_and_not_blamed(tmp_path: Path) -> None:
+    store, counted = BundleStore(tmp_path / "bundles"), Counted()
+    config = SiteConfig.model_validate({"cameras": {"gate": {"url": "rtsp://127.0.0.1/x"}}}).for_ingest()
+    ref = install(store, "1", partial(candidates.changed, change=partial(noise, seed=1)), tmp_path)
+    switch = NetworkSwitch(config, store, counted, SystemClock(), MemoryReading, lambda ref: True)  # type: ignore[arg-type]
+    store.put_in_force(ref, state="probation")
+    switch.run_once()
+    assert (store.in_force().everywhere, store.in_force().quarantined) == (None, {})
+    assert "not blamed" in switch.fault
+    switch.run_once()
+    store.put_in_force(ref, state="probation")  # it may be tried again
+
 
 def test_a_network_on_probation_is_proven_by_its_answers_and_leaves_without_any(tmp_path: Path) -> None:
     store, counted = BundleStore(tmp_path / "bundles"), Counted()
     config = SiteConfig.model_validate({"cameras": {"gate": {"url": "rtsp://127.0.0.1/x"}}}).for_ingest()
     refs = [install(store, v, partial(candidates.changed, change=partial(noise, seed=1)), tmp_path) for v in "12"]
     store.put_in_force(refs[0], state="probation")
-    switch = NetworkSwitch(config, store, counted, SystemClock(), MemoryReading)  # type: ignore[arg-type]
+    agreed: set[BundleRef] = set()
+    switch = NetworkSwitch(config, store, counted, SystemClock(), MemoryReading, agreed.__contains__)  # type: ignore[arg-type]
     counted.answered = WORKS_AFTER - 1
     switch.run_once()
     assert store.in_force().everywhere.state == "probation"  # type: ignore[union-attr]
     counted.answered = WORKS_AFTER
     switch.run_once()
+    assert store.in_force().everywhere.state == "probation", "a blind one answers, too"  # type: ignore[union-attr]
+    agreed.add(refs[0])
+    switch.run_once()
     assert store.in_force().everywhere.state == "proven"  # type: ignore[union-attr]
     store.put_in_force(refs[1], state="probation")
-    switch = NetworkSwitch(config, store, counted, SystemClock(), MemoryReading)  # type: ignore[arg-type]
+    switch = NetworkSwitch(config, store, counted, SystemClock(), MemoryReading, agreed.__contains__)  # type: ignore[arg-type]
     counted.answered, counted.failed = 0, FAILS_AFTER
     switch.run_once()
     slot = store.in_force().everywhere

@@ -40,7 +40,8 @@ PROCESSES = {
     "hailo": {"appliance replay", "hailo_helper.py"},
     "models": {
         f"appliance models {each}"
-        for each in ("list", "verify", "pull", "export", "publish", "install", "pin", "rollback", "rollout", "prune")
+        for each in ("list", "verify", "pull", "export", "publish", "install", "pin", "rollback", "rollout", "prune",
+                     "shadow")
     } | {"appliance judge"},
     "discover": {"appliance cameras discover"},
     "worker": {

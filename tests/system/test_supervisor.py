@@ -14,7 +14,7 @@ import pytest
 
 from appliance.base.clock import SystemClock
 from appliance.config import IngestConfig, SiteConfig
-from appliance.core.ingest_supervisor import IngestRefused, IngestSupervisor
+from appliance.core.ingest_supervisor import IngestRefused, IngestSupervisor, IngestTooSlow
 from appliance.types import CameraState, IngestMessage
 from tests.support.waiting import until
 
@@ -284,3 +284,21 @@ def test_what_the_child_writes_on_standard_error_is_kept_and_passed_on(capfd: py
     thread.join(60)
     assert lines == ["12:00:00 warning ingest: odd"]
     assert "ingest: odd" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("script", "raised", "why"),
+    [
+        ("while True: pass", IngestRefused, "CPU time"),
+        ("import time\nwhile True: time.sleep(0.4); sum(range(200_000))", IngestTooSlow, "CPU time"),
+    ],
+)
+def test_a_trial_that_uses_much_cpu_hangs_and_one_that_has_little_is_slow(
+    tmp_path: Path, script: str, raised: type[Exception], why: str
+) -> None:
+    path = tmp_path / "child.py"
+    path.write_text(f"import sys\nsys.stdin.readline()\n{script}\n")
+    supervisor = IngestSupervisor(CONFIG.for_ingest(), SystemClock(), (sys.executable, str(path)))
+    with pytest.raises(raised, match=why) as found:
+        supervisor.try_settings(CONFIG.for_ingest(), 1.5, wait_share=1.0 if raised is IngestTooSlow else 100.0)
+    assert type(found.value) is raised

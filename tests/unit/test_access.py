@@ -141,6 +141,7 @@ admin site:
   GET /proofs; GET /api/v1/proofs
   POST /api/v1/push/target
   GET /api/v1/erasures; GET /models; GET /api/v1/models; POST /api/v1/models/pull; POST /api/v1/models/offers
+  DELETE,POST /api/v1/models/shadow
   POST /api/v1/models/use; POST /api/v1/models/back; POST /api/v1/proofs; DELETE /api/v1/proofs
   GET /access; GET /api/v1/access-log; GET /api/v1/access-log.csv
   GET,POST /api/v1/backups; DELETE,GET /api/v1/backups/{backup}

@@ -11,11 +11,13 @@ import pytest
 from appliance.base.errors import ModelError, PreconditionError, UsageError
 from appliance.bundle.bundle_store import InForce
 from appliance.bundle.manifest import MANIFEST_FILE, BundleManifest, BundleRef, ModelEntry, sha256_of
+from appliance.bundle.rollout import shadow_of
 from appliance.cli import main
 from appliance.detect import model_files
 from appliance.detect.bundle_maker import adopt_network, describe_file, describe_network, install_files
 from appliance.detect.model_download import ModelDownload, model_status
 from appliance.detect.model_files import OWN_MODEL, bundle_store, find_model
+from appliance.sensors.linux_sensors import MemoryReading, MemorySensor
 
 NANO = Path(__file__).parents[2] / "models" / "vedette-nano.onnx"
 
@@ -145,3 +147,27 @@ def test_a_new_camera_pointer_counts_for_it_alone() -> None:
     assert bundle_store().in_force().of("yard") is None
     with pytest.raises(UsageError):
         bundle_store().roll_back()
+
+
+def test_a_shadow_says_its_cost_before_it_begins_and_is_refused_without_memory(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest, files = retrained("31")
+    install_files(bundle_store(), manifest, files)
+    monkeypatch.setattr(MemorySensor, "read", lambda self: MemoryReading(available_bytes=90_000_000))
+    assert main(["models", "shadow", "vedette-nano@31"]) == 2
+    said = capsys.readouterr().err
+    assert "90 MB are left" in said
+    assert "raise the memory" in said
+    assert shadow_of(bundle_store()) is None
+    monkeypatch.setattr(MemorySensor, "read", lambda self: MemoryReading(available_bytes=400_000_000))
+    found = vedette(capsys, "shadow", "vedette-nano@31")
+    assert 40e6 < found["memory_bytes"] < 80e6
+    assert shadow_of(bundle_store()) == manifest.ref
+    vedette(capsys, "prune")
+    assert manifest.ref in bundle_store().installed(), "it is at work"
+    vedette(capsys, "shadow", "--off")
+    assert shadow_of(bundle_store()) is None
+    bundle_store().put_in_force(manifest.ref)
+    assert main(["models", "shadow", "vedette-nano@31"]) == 2
+    assert "is in force" in capsys.readouterr().err

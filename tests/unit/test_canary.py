@@ -17,7 +17,7 @@ from appliance.base.detector_config import DetectorConfig
 from appliance.base.errors import DetectorError, ModelError, SourceError, UsageError
 from appliance.bundle.bundle_store import BundleStore
 from appliance.bundle.manifest import BundleRef
-from appliance.canary.frame_survey import FootageFile, light_of
+from appliance.canary.frame_survey import FootageFile
 from appliance.canary.judge import (
     ALPHA,
     LOST_MAX,
@@ -28,6 +28,7 @@ from appliance.canary.judge import (
     ShareTest,
     judged_alerts,
 )
+from appliance.canary.light import light_of
 from appliance.canary.proof_store import ProofReport, ProofStore, apply_outcome
 from appliance.canary.trial import (
     LIMITS,
@@ -230,8 +231,9 @@ def installed(store: BundleStore, version: str) -> BundleRef:
     return manifest.ref
 
 
-def report_of(ref: BundleRef, outcome: Any, t: float = 1.0) -> ProofReport:
-    return ProofReport(str(ref), t, Judgement(outcome, ("it loses 9 of 9 objects",)), ("a", "b"), 9, 60.0, 6.0, ())
+def report_of(ref: BundleRef, outcome: Any, t: float = 1.0, *, kept: bool = False) -> ProofReport:
+    judgement = Judgement(outcome, ("it loses 9 of 9 objects",), kept=kept)
+    return ProofReport(str(ref), t, judgement, ("a", "b"), 9, 60.0, 6.0, ())
 
 
 def test_a_better_one_stays_and_a_worse_one_leaves_in_round_after_round(tmp_path: Path) -> None:
@@ -241,7 +243,8 @@ def test_a_better_one_stays_and_a_worse_one_leaves_in_round_after_round(tmp_path
     assert store.in_force().everywhere is None
     for ref in (first, second):  # the second round as the first
         assert "probation" in apply_outcome(store, ref, report_of(ref, "better"))
-        assert "proven" in apply_outcome(store, ref, report_of(ref, "not enough"))
+        assert "stays on probation" in apply_outcome(store, ref, report_of(ref, "not enough"))
+        assert "proven" in apply_outcome(store, ref, report_of(ref, "not enough", kept=True))
     assert "probation" in apply_outcome(store, third, report_of(third, "better"))
     assert "quarantine" in apply_outcome(store, third, report_of(third, "worse"))
     slot = store.in_force().everywhere

@@ -12,6 +12,7 @@ import yaml
 from starlette.testclient import TestClient
 
 from appliance.base.clock import SystemClock
+from appliance.bundle.rollout import shadow_of
 from appliance.canary.judge import Judgement
 from appliance.canary.proof_store import ProofReport, ProofStore
 from appliance.config import SiteConfig
@@ -185,3 +186,13 @@ def test_what_a_trial_found_on_each_camera_is_beside_the_network(tmp_path: Path)
         "gate": {"outcome": "better", "objects": 20, "lost": 1, "gained": 4, "cpu_ratio": 1.5, "cpu_ms": 14.2}
     }
     site.close()
+
+
+def test_a_bundle_is_compared_live_from_the_page_which_says_what_it_takes(client: TestClient) -> None:
+    ref = adopt_network("yard")
+    assert b"Compared live it takes about" in client.get("/models").content
+    assert client.post("/api/v1/models/shadow", json={"model": str(ref)}).status_code == 200
+    assert shadow_of(bundle_store()) == ref
+    assert client.post("/api/v1/models/shadow", json={"model": "yard@none"}).status_code == 422
+    assert client.delete("/api/v1/models/shadow").json()["shadow"]["progress"] == ""
+    assert shadow_of(bundle_store()) is None

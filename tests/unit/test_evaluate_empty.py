@@ -93,3 +93,13 @@ def test_a_rendered_scene_has_no_people_and_its_cars_and_weather_stay() -> None:
 def test_a_scene_that_is_none_is_named() -> None:
     with pytest.raises(UsageError, match="no such scene; there are day"):
         next(empty.sources(None, 1, ["nowhere"]))
+
+
+def test_fewer_looks_a_second_are_fewer_pictures_and_another_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    blank = np.zeros((4, 4, 3), np.uint8)
+    monkeypatch.setattr(empty, "film", lambda take, numbers: ((number, blank, ()) for number in numbers))
+    often, seldom = (next(empty.sources(None, 1, ["vehicles"], looks)) for looks in (empty.LOOKS_A_SECOND, 1.0))
+    assert (often[1], seldom[1], often[2]) == ("vehicles-0", "vehicles-0@1", seldom[2])
+    shown = [len(list(pictures)) for *_, pictures in (often, seldom)]
+    assert shown[1] == round(seldom[2])
+    assert shown[0] == pytest.approx(5 * shown[1], abs=5)

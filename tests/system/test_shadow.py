@@ -1,0 +1,187 @@
+"""A second network examines live frames beside the one in force: it decides nothing, and its faults are its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from appliance.base.clock import SystemClock
+from appliance.bundle.bundle_store import BundleStore
+from appliance.bundle.rollout import begin_shadow, shadow_of
+from appliance.canary.proof_store import ProofStore
+from appliance.config import SiteConfig
+from appliance.core.ingest_supervisor import IngestSupervisor
+from appliance.core.network_switch import NetworkSwitch
+from appliance.core.shadow_trial import ShadowSources, ShadowTrial
+from appliance.health.load_shedding import LoadShedding, SheddingStep
+from appliance.sensors.appliance_sensors import SensorStatus
+from appliance.sensors.linux_sensors import MemoryReading
+from appliance.sensors.readings import NOTHING
+from appliance.types import Gap
+from tests.servers.rtsp import FaultyRtspServer
+from tests.support import candidate_networks as candidates
+from tests.support.waiting import until
+from tests.system.test_network_switch import install
+
+CLIP = Path(__file__).parents[2] / "fixtures" / "clips" / "gate.mp4"
+noise = partial(candidates.changed, change=partial(candidates.noisy, share=1e-4, seed=1))
+blind = partial(candidates.changed, change=partial(candidates.blind_at_night, mean_min=2.0))
+
+
+class Appliance:
+    """One RTSP camera, the real ingest process, the switch, and the shadow, which looks as often as it can."""
+
+    def __init__(self, folder: Path, cpu_s: float = 60.0) -> None:
+        self.folder, self.heard = folder, []
+        self.heard: list[Any]
+        self.store = BundleStore(folder / "models" / "bundles")
+        self.store.incoming()
+        self.server = FaultyRtspServer.in_thread({"gate": CLIP})
+        self.server.__enter__()
+        site = {
+            "storage": {"dir": str(folder / "data"), "segment_s": 2, "disk_free_min_mb": 0},
+            "detector": {"backend": "onnx", "device": "cpu", "precision": "fp32"},
+            "cameras": {"gate": {"url": self.server.url("gate"), "detect": {"heartbeat_s": 0.5}}},
+        }
+        config, clock, root = SiteConfig.model_validate(site).for_ingest(), SystemClock(), folder / "data"
+        self.proofs, self.memory, self.shed = ProofStore(root), MemoryReading(), LoadShedding()
+        self.supervisor = IngestSupervisor(config, clock, replace_network=lambda reason: False)
+        self.switch = NetworkSwitch(config, self.store, self.supervisor, clock, lambda: self.memory, self.proofs.agrees)
+        sources = ShadowSources(
+            lambda: self.shed, lambda: SensorStatus(NOTHING, self.memory, None),
+            lambda: self.switch.status.progress in ("trying", "loading"),
+        )  # fmt: skip
+        self.shadow = ShadowTrial(
+            root, lambda: self.switch.settings, self.store, self.supervisor, sources, clock, cpu_s=cpu_s, nice=0
+        )
+        self.ends = threading.Event()
+        self._threads = [
+            threading.Thread(target=self.supervisor.run, args=(self,)), threading.Thread(target=self.switch.run),
+            threading.Thread(target=self._compare),
+        ]  # fmt: skip
+        for thread in self._threads:
+            thread.start()
+
+    def _compare(self) -> None:
+        while not self.ends.wait(0.05):
+            self.shadow.run_once()
+
+    def take(self, message: Any) -> None:
+        self.heard.append(message)
+
+    def lost(self, reason: str) -> None:
+        pass
+
+    @property
+    def child(self) -> int:
+        """Process id of the sandbox; 0: there is none."""
+        found = self.shadow._child
+        return 0 if found is None else found.pid
+
+    def end(self) -> None:
+        self.ends.set()
+        self.shadow.stop()
+        self.switch.stop()
+        self.supervisor.stop()
+        for thread in self._threads:
+            thread.join(60)
+        self.server.__exit__(None, None, None)
+
+
+@pytest.fixture
+def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Appliance]]:
+    monkeypatch.setenv("VEDETTE_MODELS", str(tmp_path / "models"))
+    made: list[Appliance] = []
+
+    def appliance(**given: Any) -> Appliance:
+        made.append(Appliance(tmp_path, **given))
+        return made[-1]
+
+    yield appliance
+    for each in made:
+        each.end()
+
+
+@pytest.mark.timeout(600)
+def test_an_equal_one_agrees_and_neither_kills_nor_a_restart_cost_more_than_its_own_child(
+    make: Callable[..., Appliance], tmp_path: Path
+) -> None:
+    site = make()
+    ref = install(site.store, "1", noise, tmp_path)
+    begin_shadow(site.store, ref)
+    until(lambda: site.shadow.status.frames >= 6, 60, lambda: site.shadow.status)
+    assert site.shadow.status.memory_bytes > 0
+    os.kill(site.child, signal.SIGKILL)
+    seen = site.shadow.status.frames
+    until(lambda: site.shadow.status.frames >= seen + 6, 60, lambda: site.shadow.status)
+    os.kill(site.supervisor.status.pid, signal.SIGKILL)
+    seen = site.shadow.status.frames
+    until(lambda: site.shadow.status.frames >= seen + 6, 60, lambda: site.shadow.status)
+    until(lambda: site.proofs.of(str(ref), "live"), 60)
+    report = site.proofs.of(str(ref), "live")
+    assert report is not None
+    assert report.judgement.outcome != "worse", report.judgement
+    assert (report.judgement.objects > 0, report.judgement.lost) == (True, 0)
+    assert report.costs is not None
+    assert report.costs[1].cpu_ms
+    assert site.store.in_force().everywhere is None, "it decides nothing"
+    assert site.supervisor.starts == 2, "its own kill alone"
+    frames = site.shadow.status.frames
+    site.end()
+    again = make()  # the appliance was restarted
+    until(lambda: again.shadow.status.frames > frames, 60, lambda: again.shadow.status)
+
+
+@pytest.mark.timeout(600)
+def test_a_blind_one_on_probation_answers_and_is_not_proven_but_leaves(
+    make: Callable[..., Appliance], tmp_path: Path
+) -> None:
+    site = make()
+    ref = install(site.store, "2", blind, tmp_path)
+    site.store.put_in_force(ref, state="probation")
+    until(lambda: ref in site.store.in_force().quarantined, 180, lambda: site.shadow.status)
+    assert "it loses" in site.store.in_force().quarantined[ref]
+    assert site.store.in_force().everywhere is None
+    report = site.proofs.of(str(ref), "live")
+    assert report is not None
+    assert {each.found for each in report.differing} == {"old"}
+    assert site.supervisor.starts == 1
+    assert not [each for each in site.heard if isinstance(each, Gap)]
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("fault", ["fails", "hangs"])
+def test_one_that_fails_or_hangs_is_stopped_and_ingest_goes_on(
+    make: Callable[..., Appliance], tmp_path: Path, fault: str
+) -> None:
+    site = make(cpu_s=6.0)
+    change = {"fails": candidates.fails, "hangs": candidates.hangs}[fault]
+    ref = install(site.store, "3", partial(candidates.changed, change=change), tmp_path)
+    begin_shadow(site.store, ref)
+    until(lambda: ref in site.store.in_force().quarantined, 180, lambda: site.shadow.status)
+    until(lambda: shadow_of(site.store) is None and site.child == 0, 20)
+    assert site.supervisor.starts == 1
+
+
+@pytest.mark.timeout(300)
+def test_it_gives_way_first_and_comes_back(make: Callable[..., Appliance], tmp_path: Path) -> None:
+    site = make()
+    site.memory = MemoryReading(available_bytes=100_000_000)
+    begin_shadow(site.store, install(site.store, "1", noise, tmp_path))
+    until(lambda: "MB are left" in site.shadow.status.reason, 30, lambda: site.shadow.status)
+    assert site.child == 0
+    assert "raise the memory" in site.shadow.status.reason
+    site.memory = MemoryReading(available_bytes=500_000_000)
+    until(lambda: site.shadow.status.progress == "looking", 60, lambda: site.shadow.status)
+    site.shed = LoadShedding(heat=SheddingStep(1, "83 degrees"))
+    until(lambda: site.child == 0 and "hot" in site.shadow.status.reason, 30, lambda: site.shadow.status)
+    site.shed = LoadShedding()
+    until(lambda: site.shadow.status.progress == "looking", 60, lambda: site.shadow.status)
+    assert site.supervisor.starts == 1

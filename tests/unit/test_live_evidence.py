@@ -1,0 +1,116 @@
+"""What two networks found in live frames survives restarts and torn lines, and a blind network never agrees."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from appliance.bundle.bundle_store import BundleStore
+from appliance.canary.judge import CandidateJudge, RunCosts
+from appliance.canary.live_evidence import STANDS_S, LiveEvidence, LiveFrame, file_of
+from appliance.canary.paired_frames import FoundObject, SurveyedFrame
+from appliance.canary.proof_store import ProofStore, apply_outcome
+from appliance.detect.bundle_maker import describe_network, install_files
+
+NETWORKS = ("vedette-nano@1", "night@2")
+COST = RunCosts(memory_mb=40.0, cpu_ms=20.0)
+
+
+def frame(number: int, *, blind: bool = False, new_ms: float = 20.0, moves: bool = True) -> LiveFrame:
+    rng = random.Random(number if moves else 0)
+    x, y = rng.uniform(0, 0.8), rng.uniform(0, 0.5)
+    person = FoundObject("person", 0.9, (x, y, x + 0.1, y + 0.3))
+    light = "night" if number % 2 else "day"
+    old = SurveyedFrame(1e9 + 5.0 * number, light, 20.0, (person,))
+    return LiveFrame("gate", old, SurveyedFrame(old.t, light, new_ms, () if blind else (person,)))
+
+
+def evidence(folder: Path, *frames: LiveFrame) -> LiveEvidence:
+    found = LiveEvidence(file_of(folder, NETWORKS[1]), NETWORKS)
+    for each in frames:
+        found.add(each)
+    return found
+
+
+def test_one_that_finds_the_same_agrees_and_a_blind_one_is_worse_whatever_it_costs(tmp_path: Path) -> None:
+    same = evidence(tmp_path / "same", *(frame(n) for n in range(60)))
+    judged = same.verdict(COST, COST)
+    assert judged.objects > 50, "but for those that happen to lie where one lay"
+    assert (judged.kept, judged.outcome) == (True, "not enough")
+    assert judged.shares["kind person"] == (0, judged.objects)
+    blind = evidence(tmp_path / "blind", *(frame(n, blind=True, new_ms=5.0) for n in range(30)))
+    judged = blind.verdict(COST, COST)
+    assert (judged.kept, judged.outcome) == (False, "worse")
+
+
+def test_a_blind_one_is_not_proven_where_nothing_comes_by(tmp_path: Path) -> None:
+    store, proofs = BundleStore(tmp_path / "bundles"), ProofStore(tmp_path)
+    manifest, files = describe_network("vedette-nano", "2")
+    install_files(store, manifest, files)
+    store.put_in_force(manifest.ref, state="probation")
+    empty = SurveyedFrame(1.0, "day", 20.0, ())
+    for source in ("recording", "live"):
+        found = evidence(tmp_path / source, *(LiveFrame("gate", empty, empty) for _ in range(50)))
+        report = found.report(str(manifest.ref), 1.0, COST, COST)
+        object.__setattr__(report, "source", source)
+        proofs.put(report)
+        apply_outcome(store, manifest.ref, report)
+    slot = store.in_force().everywhere
+    assert slot is not None
+    assert (slot.state, proofs.agrees(manifest.ref)) == ("probation", False)
+    proofs.put(evidence(tmp_path / "x", *map(frame, range(60))).report(str(manifest.ref), 2.0, COST, COST))
+    assert proofs.agrees(manifest.ref)
+
+
+def test_it_goes_on_after_a_restart_and_a_torn_line_and_begins_anew_with_another_network(tmp_path: Path) -> None:
+    evidence(tmp_path, *(frame(n) for n in range(10)))
+    path = file_of(tmp_path, NETWORKS[1])
+    whole = path.read_bytes()
+    for cut in (1, 7, 200):
+        path.write_bytes(whole[:-cut])
+        again = evidence(tmp_path, frame(20))
+        assert again.frames == 10 if cut < 200 else again.frames in (9, 10)
+        assert path.read_bytes().endswith(b"\n")
+        assert evidence(tmp_path).frames == again.frames, "what was torn does not spoil what came after it"
+    damaged = whole.replace(b'"person"', b'"perso', 1)
+    path.write_bytes(damaged)
+    assert evidence(tmp_path).frames == 9
+    assert LiveEvidence(path, ("night@1", NETWORKS[1])).frames == 0
+
+
+def test_a_car_that_stands_there_is_not_new_evidence_each_time(tmp_path: Path) -> None:
+    found = evidence(tmp_path, *(frame(n, moves=False) for n in range(200)))
+    assert found.verdict(COST, COST).objects == 1
+    assert not found.verdict(COST, COST).kept
+    later = frame(round(STANDS_S / 5.0) + 1, moves=False)
+    found.add(later)
+    assert found.verdict(COST, COST).objects == 2
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        (COST, RunCosts(memory_mb=160.0, cpu_ms=20.0), "more memory"),
+        (RunCosts(joules=0.5), RunCosts(joules=0.9), "times the energy"),
+        (RunCosts(load=0.5), RunCosts(load=0.9), "heats and overloads"),
+        (RunCosts(cpu_ms=20.0, is_hot=True), RunCosts(cpu_ms=30.0), "too hot as it is"),
+        (COST, RunCosts(failure="it hangs"), "it hangs"),
+    ],
+)
+def test_each_gate_stops_it(old: RunCosts, new: RunCosts, why: str) -> None:
+    judge = CandidateJudge()
+    judge.add_costs(old, new)
+    judged = judge.verdict()
+    assert judged.outcome == "worse"
+    assert why in judged.reasons[0]
+    judge.add_costs(old, old)
+    assert judge.verdict().outcome == "not enough"
+
+
+def test_one_that_is_twice_as_slow_is_stopped_and_a_slow_frame_now_and_then_is_not(tmp_path: Path) -> None:
+    slow = evidence(tmp_path / "slow", *(frame(n, new_ms=41.0) for n in range(60)))
+    assert "1.5 times the CPU time" in slow.verdict(COST, COST).reasons[0]
+    busy = evidence(tmp_path / "busy", *(frame(n, new_ms=41.0 if n % 3 == 0 else 21.0) for n in range(200)))
+    assert busy.verdict(COST, COST).outcome == "not enough"
