@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from appliance.web.visitor import Visitor
 
 ROOT = Path(__file__).parents[1]
+BROWSER = ROOT / "tests" / "browser"
 MEMORY = Path("/dev/shm")
 MEMORY_BYTES_MIN = 4 << 30  # free in it and of the machine's: ten times of what a run keeps at a time
 
@@ -163,8 +164,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest files begin, and the browser's come last: Playwright keeps an event loop running in this thread until
     the session ends."""
     place = {name: n for n, name in enumerate(LONGEST)}
-    in_browser = ROOT / "tests" / "browser"
-    items.sort(key=lambda item: (in_browser in item.path.parents, place.get(item.path.name, len(place))))
+    where: dict[Path, tuple[bool, int]] = {}  # a file of which there are many items is looked at once
     for item in items:
+        if item.path not in where:
+            where[item.path] = (item.path.is_relative_to(BROWSER), place.get(item.path.name, len(place)))
         if item.path.name in THOROUGH:
             item.add_marker("thorough")
+    items.sort(key=lambda item: where[item.path])

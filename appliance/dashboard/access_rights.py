@@ -7,9 +7,9 @@ import logging
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Literal
 
-from fastapi import Depends, Request
+from fastapi import Request
 from starlette.routing import Route
 
 from appliance.base.errors import StoreError
@@ -19,7 +19,7 @@ from appliance.store.health_events import HealthEventStore
 from appliance.store.users import AccessLog
 from appliance.types.accounts import Role
 from appliance.web.auth import Access, address_of
-from appliance.web.dependencies import provided
+from appliance.web.dependencies import part_of
 from appliance.web.problems import Problem
 from appliance.web.visitor import visitor
 
@@ -301,13 +301,7 @@ def tell_view(
     request.state.view = (what, about, tuple(cameras))
 
 
-async def authorise(
-    request: Request,
-    access: Annotated[Access, Depends(provided(Access))],
-    cameras: Annotated[CameraOf, Depends(provided(CameraOf))],
-    log: Annotated[AccessLog, Depends(provided(AccessLog))],
-    views: Annotated[ViewLog, Depends(provided(ViewLog))],
-) -> AsyncIterator[None]:
+async def authorise(request: Request) -> AsyncIterator[None]:
     """Refuse what the visitor may not do, before the handler runs, and log a change after it.
 
     The change is logged before the response leaves: a client that has the response finds the change in the log.
@@ -318,6 +312,8 @@ async def authorise(
     if right.role is None:
         yield
         return
+    access, cameras = part_of(request, Access), part_of(request, CameraOf)
+    log, views = part_of(request, AccessLog), part_of(request, ViewLog)
     who = visitor()
     if who.by_proxy and access.is_new_by_proxy(who.name, address_of(request.scope)):
         await asyncio.to_thread(log.write, who.name, address_of(request.scope), "came through the proxy")

@@ -19,7 +19,12 @@ def provided(kind: type[Part]) -> Callable[[Request], Coroutine[Any, Any, Part]]
     """Return the dependency on the part of a class: `Annotated[Templates, Depends(provided(Templates))]`."""
 
     async def find(request: Request) -> Part:  # a coroutine, so that FastAPI takes no thread for it
-        part: Part = request.app.state.parts[kind]
-        return part
+        return part_of(request, kind)
 
     return find
+
+
+def part_of(request: Request, kind: type[Part]) -> Part:
+    """Return the part of a class, for a dependency of every route: FastAPI builds each parameter once a route."""
+    part: Part = request.app.state.parts[kind]
+    return part

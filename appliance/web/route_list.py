@@ -1,4 +1,4 @@
-"""The routes of one module of an HTTP program, as declared; FastAPI builds each of them once, for the application.
+"""The routes of one module of an HTTP program, as declared; FastAPI builds each of them once, for all applications.
 
 An `APIRouter` builds every route when it is declared (its parameters, validators and handler) and again when an
 application includes it, with what the application adds, and keeps both: 2.5 MB of the core's memory.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from fastapi import APIRouter, FastAPI
+from fastapi import APIRouter
 from fastapi.datastructures import DefaultPlaceholder
 
 
@@ -25,8 +25,8 @@ class RouteList(APIRouter):
         """Remember the route. options: those of APIRouter.add_api_route."""
         self._declared.append((path, endpoint, options))
 
-    def add_to(self, app: FastAPI) -> None:
-        """Build the routes as those of `app`, in the order in which they were declared."""
+    def add_to(self, router: APIRouter) -> None:
+        """Build the routes as those of `router`, in the order in which they were declared."""
         for path, endpoint, options in self._declared:
             own: dict[str, Any] = {
                 "tags": [*self.tags, *(options.get("tags") or [])],
@@ -34,4 +34,4 @@ class RouteList(APIRouter):
             }
             if isinstance(options.get("response_class", self.default_response_class), DefaultPlaceholder):
                 own["response_class"] = self.default_response_class
-            app.router.add_api_route(self.prefix + path, endpoint, **(options | own))
+            router.add_api_route(self.prefix + path, endpoint, **(options | own))

@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import CodeType
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import BytecodeCache, Environment, FileSystemLoader, StrictUndefined
+from jinja2.bccache import Bucket
 from markupsafe import Markup
 from starlette.responses import HTMLResponse
 
@@ -28,6 +30,23 @@ class Navigation:
 
 
 _KEY = re.compile(r" in cameras\.[\w-]+\.\w+")
+
+
+class _CompiledTemplates(BytecodeCache):
+    """Keeps the code of each template: a site whose settings changed has new `Templates`, but the same files."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[str, str], CodeType] = {}
+
+    def load_bytecode(self, bucket: Bucket) -> None:
+        bucket.code = self._kept.get((bucket.key, bucket.checksum))
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        if bucket.code is not None:
+            self._kept[bucket.key, bucket.checksum] = bucket.code
+
+
+_COMPILED = _CompiledTemplates()
 
 
 class Templates:
@@ -55,6 +74,7 @@ class Templates:
         self._environment = Environment(
             loader=FileSystemLoader(folders.folders("templates")), autoescape=True, undefined=StrictUndefined,
             trim_blocks=True, lstrip_blocks=True, auto_reload=False, extensions=["jinja2.ext.i18n"],
+            bytecode_cache=_COMPILED,
         )  # fmt: skip
         self._environment.install_gettext_callables(  # type: ignore[attr-defined]
             texts.gettext, texts.ngettext, newstyle=True

@@ -53,8 +53,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The usual run has of a page in both sizes and schemes a bright desk and a dark phone, and of what a person does
     on it one of the two, in turn from test to test; `make test-slow` has them all."""
     tests: dict[tuple[Path, str], list[pytest.Item]] = {}
+    here = str(Path(__file__).parent) + os.sep
     for item in items:
-        if Path(__file__).parent in item.path.parents and isinstance(item, pytest.Function):
+        if str(item.path).startswith(here) and isinstance(item, pytest.Function):
             tests.setdefault((item.path, item.originalname), []).append(item)
     turns: dict[Path, int] = {}
     for (path, _), variants in tests.items():

@@ -178,7 +178,7 @@ def who_may_what() -> dict[tuple[str, str], tuple[str, str]]:
 def routes() -> set[tuple[str, str]]:
     app = FastAPI()
     for each in ROUTES:
-        each.add_to(app)
+        each.add_to(app.router)
     return {(method, route.path) for route in app.routes if isinstance(route, APIRoute) for method in route.methods}
 
 
@@ -191,12 +191,36 @@ def test_a_declared_route_is_built_for_the_application_alone() -> None:
         return "shut"
 
     assert not listed.routes, "built here it would stay in memory, beside the one that is served"
-    listed.add_to(app)
+    listed.add_to(app.router)
     (route,) = (each for each in app.routes if isinstance(each, APIRoute))
     assert (route.path, route.tags, route.include_in_schema) == ("/api/gate", ["gates", "open"], False)
     answer = TestClient(app).get("/api/gate")
     assert (answer.text, answer.headers["content-type"]) == ("shut", "text/plain; charset=utf-8")
     assert [each.routes for each in ROUTES if each.routes] == []
+
+
+def test_dashboards_of_one_process_share_routes_and_code_and_nothing_else(tmp_path: Path) -> None:
+    sites = []
+    for name in ("north", "south"):
+        config = config_of()
+        named = config.model_copy(update={"site": config.site.model_copy(update={"name": name})})
+        sites.append(Site(tmp_path / name, ManualClock(1e9), named))
+        sites[-1].raise_alert(f"at-{name}", 1e9 - 60)
+    apps = [site.app() for site in sites]
+    shared = {id(route) for route in apps[0].routes} & {id(route) for route in apps[1].routes}
+    assert len(shared) > 150, "to build one takes milliseconds"
+    with (
+        TestClient(apps[0], base_url="http://127.0.0.1:8080") as north,
+        TestClient(apps[1], base_url="http://127.0.0.1:8080") as south,
+    ):
+        for path in ("/", "/api/v1/alerts"):
+            answers = [client.get(path).text for client in (north, south, north)]
+            assert ["at-north" in text for text in answers] == [True, False, True], path
+            assert ["at-south" in text for text in answers] == [False, True, False], path
+    compiled = [app.state.templates._environment.get_template("alerts.html").root_render_func for app in apps]
+    assert compiled[0].__code__ is compiled[1].__code__
+    for site in sites:
+        site.close()
 
 
 def test_every_route_says_who_may() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import re
 import subprocess
@@ -35,9 +36,14 @@ PODS = {
 BINARIES = find_nats_servers()
 
 
-def in_order() -> list[dict[str, Any]]:
+@functools.cache
+def in_order() -> tuple[dict[str, Any], ...]:
     """As `kubectl apply -f` the folder takes them: by file name, each file from its top."""
-    return [each for path in sorted(FOLDER.glob("*.y*ml")) for each in yaml.safe_load_all(path.read_text())]
+    return tuple(
+        each
+        for path in sorted(FOLDER.glob("*.y*ml"))
+        for each in yaml.load_all(path.read_text(), Loader=yaml.CSafeLoader)
+    )
 
 
 (SECRET_FILLED_IN,) = yaml.safe_load_all(SECRET.read_text())
