@@ -24,7 +24,7 @@ SIDE_MAX = 1280  # pixels: 2.8 MB of 16:9, in a folder of which containers have 
 FREE_BYTES_MIN = 8_000_000  # stay free there: live video uses it, too
 
 
-class FrameSampler:
+class FrameHandOver:
     """State: what was asked for last. `ask` is called by any thread, `offer` by the detector's."""
 
     def __init__(self, folder: Path | None, emit: Callable[[IngestMessage], None]) -> None:

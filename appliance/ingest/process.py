@@ -29,7 +29,7 @@ from appliance.ingest.camera_hardware import HardwareDecoders
 from appliance.ingest.camera_runner import CameraRunner
 from appliance.ingest.channel import ChannelClosed, IngestChannel
 from appliance.ingest.detect_stream import DetectStream
-from appliance.ingest.frame_sampler import FrameSampler
+from appliance.ingest.frame_sampler import FrameHandOver
 from appliance.ingest.ingest_policy import IngestPolicy, PolicyOutdated
 from appliance.ingest.networks import Networks, NetworkTable
 from appliance.ingest.recorder import RecordTarget, SegmentRecorder
@@ -119,7 +119,7 @@ class IngestProcess:
         self._live_memory = live_memory(Path(self._storage.dir))
         self._cameras = {name: self._make_camera(name, camera) for name, camera in cameras.items() if camera.enabled}
         self._wanted: Mapping[str, config.CameraConfig] | None = None
-        self._sampler = FrameSampler(self._live_memory, self._emit)
+        self._sampler = FrameHandOver(self._live_memory, self._emit)
         worker = InferenceWorker(networks.shared, self._streams(), clock, self._wake_worker, self._sampler.offer)
         self._worker = worker
         self._watchdog = ApplianceWatchdog(self._health, self._emit, clock)
