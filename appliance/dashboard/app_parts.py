@@ -77,9 +77,11 @@ if TYPE_CHECKING:
 NAVIGATION = Navigation(
     (("/", N_("Alerts")), ("/live", N_("Live")), ("/timeline", N_("Timeline")), ("/cameras", N_("Cameras"))),
     (
-        ("/savings", N_("Savings")), ("/scenarios", N_("Scenarios")), ("/storage", N_("Storage")),
-        ("/models", N_("Models")), ("/notify", N_("Notifications")), ("/settings", N_("Settings")),
-        ("/users", N_("Users")), ("/access", N_("Who looked")), ("/system", N_("System")),
+        (N_("Appliance"), (("/settings", N_("Settings")), ("/notify", N_("Notifications")), ("/users", N_("Users")),
+                           ("/storage", N_("Storage")), ("/system", N_("System")))),
+        (N_("Reports"), (("/savings", N_("Savings")), ("/agreement", N_("Are alerts right?")),
+                         ("/access", N_("Who looked")))),
+        (N_("Detection"), (("/models", N_("Models")), ("/scenarios", N_("Scenarios")))),
     ),
 )  # fmt: skip
 

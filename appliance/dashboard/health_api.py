@@ -38,8 +38,9 @@ _MAKE_ROOM, _SYSTEM = (N_("Make room"), "/storage"), (N_("What the appliance doe
 HELP: dict[HealthKind, tuple[str, str]] = {
     "disk": _MAKE_ROOM, "unrecorded": _MAKE_ROOM, "database": _MAKE_ROOM, "memory": _SYSTEM, "hot": _SYSTEM,
     "service": _SYSTEM, "detector": _SYSTEM, "fallback": _SYSTEM, "model": _SYSTEM, "decoder": _SYSTEM,
-    "clock": _SYSTEM, "uplink": (N_("Settings of the link"), "/settings"), "mqtt": (N_("Settings"), "/settings"),
-    "certificate": (N_("Settings"), "/settings"), "notify": (N_("Notifications"), "/notify"),
+    "clock": _SYSTEM, "uplink": (N_("Settings of the link"), "/settings/uplink"),
+    "mqtt": (N_("Settings"), "/settings/mqtt"), "certificate": (N_("Settings"), "/settings/address"),
+    "notify": (N_("Notifications"), "/notify"),
     "overloaded": (N_("What the detector has left"), "/cameras"), "drift": (N_("Look at the alerts"), "/agreement"),
     "time": _SYSTEM, "update": _SYSTEM,
 }  # fmt: skip
@@ -90,7 +91,15 @@ class TroubleItem(ApiModel):
         if refused and may("GET", "/cameras/{name}/settings"):
             words, page = N_("Enter the password"), f"{camera}/settings"
         title = N_("Camera refuses the password") if refused else HEALTH_TITLES[row.kind]
-        return cls.of_row(row, title=title, help=words, page=page if row.kind not in HELP or may("GET", page) else "")
+        return cls.of_row(row, title=title, help=words, page=page if _opens(page) else "")
+
+
+def _opens(page: str) -> bool:
+    """Return whether the visitor may open a page that helps: one of a form, of a camera, or of the table."""
+    kind, _, below = page[1:].partition("/")
+    if not below or kind == "cameras":
+        return kind == "cameras" or may("GET", page)
+    return may("GET", f"/{kind}/{{form}}")
 
 
 class HealthPage(ApiModel):

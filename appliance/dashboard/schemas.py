@@ -17,6 +17,7 @@ from appliance.store.rows import (
     EscalationRow,
     EvidenceRow,
     EvidenceState,
+    FirstEvent,
     RecheckRow,
     RecheckState,
     Standing,
@@ -132,15 +133,16 @@ class AlertItem(ApiModel):
             if visitor().sees(each.camera)
         )
         return cls.of_row(
-            row, parts=parts, title=_title(row), best_box=row.best.box if row.best else None,
+            row, parts=parts, title=title_of(row.labels, row.first_event), best_box=row.best.box if row.best else None,
             still=f"{evidence}/still.jpg" if row.still == "ready" else None, still_state=row.still,
             clip=f"{evidence}/clip.mp4" if row.clip == "ready" else None,
             page=f"/alerts/{quote(row.id, safe='')}", camera_page=f"/cameras/{quote(row.camera, safe='')}",
         )  # fmt: skip
 
 
-def _title(row: AlertRow) -> str:
-    what, event = _subject(row), row.first_event
+def title_of(all_labels: Sequence[str], event: FirstEvent | None) -> str:
+    """Return what happened first, and to whom, in the language of the request."""
+    what = _subject(all_labels)
     if event is None or not event.place:
         return what
     texts: dict[EventKind, str] = {
@@ -150,9 +152,9 @@ def _title(row: AlertRow) -> str:
     return texts[event.kind].format(what=what, place=event.place)
 
 
-def _subject(row: AlertRow) -> str:
-    labels = f" {_('and')} ".join(tell(label) for label in row.labels[:2]) or _("Something")
-    more = f" {_('and {n} more').format(n=len(row.labels) - 2)}" if len(row.labels) > 2 else ""
+def _subject(all_labels: Sequence[str]) -> str:
+    labels = f" {_('and')} ".join(tell(label) for label in all_labels[:2]) or _("Something")
+    more = f" {_('and {n} more').format(n=len(all_labels) - 2)}" if len(all_labels) > 2 else ""
     return labels[:1].upper() + labels[1:] + more
 
 

@@ -143,7 +143,7 @@ def proofs_page(rev: Rev, templates: TemplatesPart, store: ProofPart) -> HTMLRes
 @router.get("/agreement")
 def agreement_page(rev: Rev, templates: TemplatesPart, reader: AgreementPart) -> HTMLResponse:
     """Return the page with the alerts that are wrong since a fall began, and how often alerts are right."""
-    return templates.page("agreement.html", here="/scenarios", rev=rev, found=reader.report())
+    return templates.page("agreement.html", here="/agreement", rev=rev, found=reader.report())
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from fastapi import Depends, Query
 
 from appliance.base.clock import Clock
 from appliance.config import CameraConfig
-from appliance.dashboard.schemas import API, ApiModel
+from appliance.dashboard.schemas import API, ApiModel, title_of
 from appliance.dashboard.storage_api import REASON_TEXTS
 from appliance.store.boxes import MINUTE_S
 from appliance.store.cameras import CameraStore
@@ -69,9 +69,8 @@ class AlertMarkItem(ApiModel):
     @classmethod
     def of(cls, mark: AlertMark) -> AlertMarkItem:
         key = quote(mark.id, safe="")
-        title = " and ".join(mark.labels[:2]) or "something"
         return cls(
-            id=mark.id, severity=mark.severity, title=title[:1].upper() + title[1:], t_start=mark.t_start,
+            id=mark.id, severity=mark.severity, title=title_of(mark.labels, mark.first_event), t_start=mark.t_start,
             t_end=mark.t_end, verdict=mark.verdict, review=mark.review, page=f"/alerts/{key}",
             still=f"{API}/alerts/{key}/evidence/still.jpg" if mark.has_still else None,
         )  # fmt: skip

@@ -21,7 +21,7 @@ STAGES: tuple[Stage, ...] = get_args(Stage)
 
 TEXTS: dict[str, str] = {
     "label": "it was a {label}; the rule wants {wanted}",
-    "place": "its feet, at {x} from the left and {y} from the top, were outside zone {zone}",
+    "place": "its feet were outside zone {zone}",
     "settling": "its feet were in zone {zone} in fewer than two examined frames in a row",
     "line": "it did not cross line {line}",
     "never_in": "it was never seen in zone {zone}",
@@ -183,12 +183,11 @@ class RuleExplainer:
             return _outcome(rule, "place", "line", line=rule.line)
         member = track.members.get(rule.zone)
         if member is None or not member.inside:
-            here = foot(track.last.box)
             if isinstance(rule, ExitRule):
                 return _outcome(rule, "place", "never_in", zone=rule.zone)
-            if self._zones[rule.zone].contains(here):
+            if self._zones[rule.zone].contains(foot(track.last.box)):
                 return _outcome(rule, "settling", zone=rule.zone)
-            return _outcome(rule, "place", zone=rule.zone, x=f"{here[0]:.2f}", y=f"{here[1]:.2f}")
+            return _outcome(rule, "place", zone=rule.zone)
         if isinstance(rule, ExitRule):
             return _outcome(rule, "stay", "stays_in", zone=rule.zone)
         dwell = track.dwells.get(rule.name)

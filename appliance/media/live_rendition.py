@@ -137,7 +137,7 @@ def convert(init: bytes, fragments: bytes, begins: bool, keys_only: bool) -> dic
     global _now
     began, before = process_cpu_s(), b""
     if begins:
-        os.setpriority(os.PRIO_PROCESS, 0, 10)  # cameras come first
         before, _now = _now.end(), LiveRendition(init, keys_only)
     data = _now.convert(fragments)
+    os.setpriority(os.PRIO_PROCESS, 0, 10)  # cameras come first, but for the first picture, which a person waits for
     return {"before": before, "data": data, "t": _now.t, "cpu_s": process_cpu_s() - began}

@@ -340,13 +340,16 @@ class AlertDetail:
         return next((row for row in self.evidence if row.kind == kind and row.n == n), None)
 
 
+FIRST_EVENT = (
+    "(SELECT json_array(kind, zone || line) FROM event WHERE alert = alert.id ORDER BY t, id LIMIT 1) AS first_event"
+)
 # ALERT_COLUMNS is selected FROM alert, without an alias.
-ALERT_COLUMNS = """alert.*,
+ALERT_COLUMNS = f"""alert.*,
     (SELECT state FROM escalation WHERE alert = alert.id ORDER BY created_t DESC, id DESC LIMIT 1) AS delivery,
     (SELECT state FROM evidence WHERE alert = alert.id AND kind = 'still' AND n = 0) AS still,
     (SELECT box FROM evidence WHERE alert = alert.id AND kind = 'still' AND n = 0) AS still_box,
     (SELECT state FROM evidence WHERE alert = alert.id AND kind = 'clip' AND n = 0) AS clip,
-    (SELECT json_array(kind, zone || line) FROM event WHERE alert = alert.id ORDER BY t, id LIMIT 1) AS first_event,
+    {FIRST_EVENT},
     (SELECT json_group_array(json_array(id, camera)) FROM (SELECT part.id, part.camera FROM alert AS part
         WHERE part.incident <> '' AND part.incident = alert.incident AND part.id <> alert.id
         AND part.deleted_t IS NULL ORDER BY part.t_start, part.id)) AS parts"""

@@ -11,7 +11,7 @@ from appliance.store.boxes import MINUTE_S
 from appliance.store.database import Database
 from appliance.store.deletions import DeletionReason
 from appliance.store.health_events import HealthEventRow
-from appliance.store.rows import read_event, read_gap
+from appliance.store.rows import FIRST_EVENT, FirstEvent, read_event, read_gap
 from appliance.store.segments import SEGMENT_S_MAX
 from appliance.types import Decision, Event, Gap, Review, Severity
 
@@ -44,6 +44,7 @@ class AlertMark:
     verdict: Decision | None
     review: Review | None
     has_still: bool
+    first_event: FirstEvent | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +210,7 @@ def _alerts(connection: sqlite3.Connection, camera: str, t0: float, t1: float) -
     values = (camera, t0 - ALERT_S_MAX, t1, t0)
     rows = connection.execute(
         f"""SELECT id, severity, labels, t_start, t_end, verdict, review, EXISTS (SELECT 1 FROM evidence
-            WHERE alert = alert.id AND kind = 'still' AND n = 0 AND state = 'ready') AS has_still
+            WHERE alert = alert.id AND kind = 'still' AND n = 0 AND state = 'ready') AS has_still, {FIRST_EVENT}
             {where} ORDER BY t_start DESC LIMIT {ALERTS_MAX + 1}""",
         values,
     ).fetchall()
@@ -229,6 +230,7 @@ def _mark(row: sqlite3.Row) -> AlertMark:
         verdict=row["verdict"],
         review=row["review"],
         has_still=bool(row["has_still"]),
+        first_event=FirstEvent(*json.loads(row["first_event"])) if row["first_event"] else None,
     )
 
 

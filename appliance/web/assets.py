@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from hashlib import sha256
 
 from markupsafe import Markup
+from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
@@ -43,6 +45,21 @@ def without_comments(name: str) -> bytes:
     """Return a script or style as browsers get it: without comments; lines keep their numbers."""
     text = folders.file_of("static", name).read_text(encoding="utf-8")
     return _COMMENT.sub(lambda found: "\n" * found[0].count("\n"), text).encode()
+
+
+@cache
+def compressed(content: bytes) -> bytes:
+    """Return content that is the same for everybody, compressed once: pages, which hold secrets, never are (BREACH)."""
+    return gzip.compress(content, mtime=0)
+
+
+def negotiated(content: bytes, accepted: str, headers: Mapping[str, str]) -> Response:
+    """Return a script or style, compressed where the browser accepts it. headers: its own, with a type and ETag."""
+    headers = {**headers, "vary": "Accept-Encoding"}
+    if "gzip" not in accepted.lower():
+        return Response(content, headers=headers)
+    tag = "W/" + headers["etag"].removeprefix("W/")  # the same content in other bytes
+    return Response(compressed(content), headers={**headers, "etag": tag, "content-encoding": "gzip"})
 
 
 def asset(name: str) -> str:
@@ -86,7 +103,7 @@ class AssetFiles(StaticFiles):
         answer = await super().get_response(name, scope)
         if answer.status_code == 200 and name.endswith((".js", ".css")):
             kept = {key: answer.headers[key] for key in ("content-type", "etag", "last-modified")}
-            answer = Response(without_comments(name), headers=kept)
+            answer = negotiated(without_comments(name), Headers(scope=scope).get("accept-encoding", ""), kept)
         if first == version():
             answer.headers["Cache-Control"] = f"max-age={_YEAR_S}, immutable"
         return answer

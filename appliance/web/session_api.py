@@ -6,13 +6,14 @@ import asyncio
 from dataclasses import replace
 from typing import Annotated, Literal
 
-from fastapi import Query, Request
+from fastapi import Header, Query, Request
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from appliance.base.passwords import is_password
 from appliance.types.accounts import UserRow, same_name
 from appliance.web import texts
+from appliance.web.assets import negotiated
 from appliance.web.auth import (
     COOKIE,
     Access,
@@ -141,13 +142,13 @@ class LanguageKept(BaseModel):
 
 
 @router.get("/static/texts/{language}.js", include_in_schema=False)
-def script_texts(language: str) -> Response:
+def script_texts(language: str, accept_encoding: Annotated[str, Header()] = "") -> Response:
     """Return the texts of the scripts, in a language. The page requests it with the digest of its content."""
     if language not in texts.catalogues():
         raise Problem(404, "There is no such language.")
     script, digest = texts.script_of(language)
-    kept = {"Cache-Control": f"max-age={YEAR_S}, immutable", "ETag": f'"{digest}"'}
-    return Response(script, media_type="text/javascript", headers=kept)
+    kept = {"cache-control": f"max-age={YEAR_S}, immutable", "etag": f'"{digest}"', "content-type": "text/javascript"}
+    return negotiated(script.encode(), accept_encoding, kept)
 
 
 @router.post("/language", tags=["language"], response_model=LanguageKept)

@@ -23,10 +23,10 @@ from appliance.web.visitor import visitor
 
 @dataclass(frozen=True, slots=True)
 class Navigation:
-    """The pages that every page leads to: address and name, marked with `N_`; `more` of them in a menu."""
+    """The pages that every page leads to: address and name, marked with `N_`; `more` of them in a menu, by group."""
 
     main: Sequence[tuple[str, str]] = ()
-    more: Sequence[tuple[str, str]] = ()
+    more: Sequence[tuple[str, Sequence[tuple[str, str]]]] = ()
 
 
 _KEY = re.compile(r" in cameras\.[\w-]+\.\w+")

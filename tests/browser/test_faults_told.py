@@ -45,8 +45,9 @@ def test_twenty_faults_are_told_with_what_helps(visit: Callable[..., Page], hous
         slowest = max(slowest, time.monotonic() - began)
         expect(line).to_contain_text(HEALTH_TITLES[kind])
         expect(line).to_contain_text("It does not answer.")
-        address = line.locator("a.button").get_attribute("href")
-        if address != "/settings":  # which this dashboard, without a site file, has not
+        button = line.locator("a.button")
+        if button.count():  # none leads to the settings of this dashboard, which has no site file
+            address = button.get_attribute("href")
             assert page.request.get(f"{house.url}{address}", headers={"Accept": "text/html"}).ok, (kind, address)
         house.site.faults.put(fault(kind, t, house.site.clock.now()))
         expect(line).to_have_count(0)

@@ -50,8 +50,7 @@ def test_an_alert_is_reviewed_kept_listed_and_deleted(visit: Visit, house: House
     fits(page, width)
     shot(page, f"alert-kept-{device}-{scheme}")
 
-    if device == "phone":
-        page.get_by_text("More", exact=False).first.click()
+    page.locator("#menu summary").click()
     page.get_by_role("link", name="Scenarios").click()
     page.wait_for_url("**/scenarios")  # and until its script has run, which listens to the clicks
     card = page.locator("[data-name=the-postman-a-midi]")

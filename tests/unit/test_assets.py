@@ -31,6 +31,23 @@ def test_what_a_page_loads_is_kept_for_a_year_at_an_address_of_its_content(clien
         assert answer.headers["cache-control"] == "max-age=31536000, immutable", address
 
 
+def test_scripts_and_styles_are_compressed_for_browsers_that_accept_it_and_pages_never(client: TestClient) -> None:
+    found = re.findall(r'(?:src|href)="(/static/[^"]*\.(?:js|css)[^"]*)"', client.get("/timeline?language=de").text)
+    for address in (*found, "/static/texts/de.js"):
+        plain, packed = (client.get(address, headers={"Accept-Encoding": each}) for each in ("identity", "gzip"))
+        assert packed.headers["content-encoding"] == "gzip"
+        assert packed.headers["vary"] == "Accept-Encoding"
+        assert packed.content == plain.content
+        assert "content-encoding" not in plain.headers
+    again = client.get(assets.asset("page.js"), headers={"If-None-Match": packed_tag(client, assets.asset("page.js"))})
+    assert again.status_code == 304
+    assert "content-encoding" not in client.get("/timeline", headers={"Accept-Encoding": "gzip"}).headers
+
+
+def packed_tag(client: TestClient, address: str) -> str:
+    return client.get(address, headers={"Accept-Encoding": "gzip"}).headers["etag"]
+
+
 def test_another_version_is_answered_with_what_there_is_and_not_kept(client: TestClient) -> None:
     for address in ("/static/v-0123456789ab/page.js", "/static/page.js"):
         answer = client.get(address)

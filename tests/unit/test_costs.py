@@ -278,7 +278,7 @@ def test_without_prices_the_page_asks_for_them(tmp_path: Path) -> None:
     judged(site, "a1", NOON)
     app = create_app(site.stored, site.config.for_dashboard())
     with TestClient(app, base_url="http://127.0.0.1") as client:
-        assert "Set your prices in the site file" in client.get("/savings").text
+        assert "Set your prices above" in client.get("/savings").text
     site.close()
 
 

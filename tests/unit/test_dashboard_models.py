@@ -17,7 +17,7 @@ from appliance.canary.judge import Judgement
 from appliance.canary.proof_store import ProofReport, ProofStore
 from appliance.config import SiteConfig
 from appliance.dashboard.app import create_app
-from appliance.dashboard.deps import IngestOrders
+from appliance.dashboard.deps import CoreProbes, IngestOrders
 from appliance.detect.bundle_maker import adopt_network
 from appliance.detect.model_files import bundle_store
 from appliance.settings.settings_service import SettingsService
@@ -35,7 +35,7 @@ licence = "MIT"
 labels = ["person"]
 input = [416, 416]
 cost = 2.0
-unseen = {{ stills_person = 0.8, indoor_person = 0.4 }}
+unseen = {{ stills_person = 0.8, indoor_person = 0.4, night_person = 0.6, streets_person = 0.6 }}
 
 [unchecked]
 file = "unchecked.onnx"
@@ -52,7 +52,14 @@ def restarts() -> list[str]:
 
 
 @pytest.fixture
-def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restarts: list[str]) -> Iterator[TestClient]:
+def inference_ms() -> list[float]:
+    return [8.0]
+
+
+@pytest.fixture
+def client(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restarts: list[str], inference_ms: list[float]
+) -> Iterator[TestClient]:
     folder = tmp_path / "models"
     folder.mkdir()
     (folder / "models.toml").write_text(MODELS)
@@ -64,14 +71,16 @@ def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restarts: list[str])
     site = Site(tmp_path / "data", SystemClock(), SiteConfig.model_validate(yaml.safe_load(FILE)))
     orders = IngestOrders(lambda camera, kind: None, lambda: restarts.append("ingest"))
 
+    def probes() -> CoreProbes:
+        health = lambda: replace(site.health, detector_ms=inference_ms[0])  # noqa: E731
+        return replace(site.probes(), orders=orders, health=health)
+
     def put_in_force(config: SiteConfig) -> tuple[str, ...]:
-        app.state.configure(config.for_dashboard(), replace(site.probes(), orders=orders))
+        app.state.configure(config.for_dashboard(), probes())
         return ()
 
     service = SettingsService(path, tmp_path / "data", site.clock, put_in_force)
-    app = create_app(
-        site.stored, site.config.for_dashboard(), probes=replace(site.probes(), orders=orders), settings=service
-    )
+    app = create_app(site.stored, site.config.for_dashboard(), probes=probes(), settings=service)
     with TestClient(app, base_url="http://127.0.0.1:8080", raise_server_exceptions=False) as opened:
         yield opened
     site.close()
@@ -86,6 +95,16 @@ def test_the_list_says_what_each_finds_and_what_cannot_be_pulled(client: TestCli
     assert rows["yard"]["cost"] == 2.0
     assert rows["unchecked"]["state"] == "hash missing"
     assert "vedette-nano-int8" not in rows, "a variant is no choice of its own"
+
+
+def test_the_first_run_offers_a_better_network_where_there_is_time_for_it(
+    client: TestClient, inference_ms: list[float]
+) -> None:
+    offered = client.get("/cameras/new").text
+    assert "A better network fits on this appliance: yard." in offered
+    assert 'href="/models"' in offered
+    inference_ms[0] = 400.0  # of a small board: three inferences a second at twice the work are more than all its time
+    assert "A better network fits" not in client.get("/cameras/new").text
 
 
 def test_a_network_is_put_in_force_by_the_settings_and_left_again(

@@ -47,7 +47,7 @@ def explained(
     ("stage", "words", "feet", "rule", "more"),
     [
         ("label", "it was a person; the rule wants car", GOES_IN, {**ENTER, "labels": ["car"]}, {}),
-        ("place", "at 0.20 from the left and 0.60 from the top, were outside zone yard", [OUT] * 6, ENTER, {}),
+        ("place", "its feet were outside zone yard", [OUT] * 6, ENTER, {}),
         ("settling", "in zone yard in fewer than two examined frames in a row", [OUT, OUT, IN], ENTER, {}),
         ("start", "stood in zone yard when the session began", [IN] * 8, {**ENTER, "at_start": "moving"}, {}),
         ("start", "stood in zone yard when the session began", [IN] * 8, {**DWELL, "at_start": "ignore"}, {}),

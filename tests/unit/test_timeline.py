@@ -142,8 +142,8 @@ def test_alerts_and_faults_that_touch_the_span_are_marked(site: Site, client: Te
         HealthEventStore(site.db).put(fault)
     found = asked(client)
     assert [(each["id"], each["severity"], each["title"]) for each in found["alerts"]] == [
-        ("into", "alert", "Person"),
-        ("lasts", "warning", "Person"),
+        ("into", "alert", "Person entered yard"),
+        ("lasts", "warning", "Person entered yard"),
     ]
     assert found["alerts"][0]["page"] == "/alerts/into"
     assert found["alerts"][0]["still"] is None

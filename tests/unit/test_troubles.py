@@ -6,15 +6,18 @@ import base64
 import errno
 import json
 import os
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
 import pytest
+from fastapi.testclient import TestClient
 
 from appliance.base.clock import ManualClock
 from appliance.broker import LinkState
+from appliance.config import SiteConfig, load
 from appliance.core.site_faults import (
     CLOCK_EVERY_S,
     EXPIRY_EVERY_S,
@@ -31,12 +34,15 @@ from appliance.health.disk_watch import PROBE, PROBE_EVERY_S, SLOW_S, DiskWatch
 from appliance.media.live_memory import live_memory
 from appliance.mqtt.publisher import MqttStatus
 from appliance.notify.delivery import TargetStatus
+from appliance.settings.settings_service import SettingsService
 from appliance.types import Gap, HealthEvent
 from appliance.web.tls import ServerCertificate
 from tests.support.core_harness import CoreHarness, site
 from tests.support.dashboard_site import Site
 
 T0 = 1_700_000_000.0
+FILE = "site: {name: depot-7}\ncameras: {gate: {url: 'rtsp://a/b'}}\n"
+NOT_OF_SETTINGS = {page for _, page in HELP.values() if not page.startswith("/settings")}
 FULL = HealthEvent(camera="", id="f1", kind="disk", t=T0, t_start=T0, reason="the disk is nearly full")
 REFUSED = HealthEvent(
     camera="dock", id="r1", kind="stalled", t=T0, t_start=T0 + 1, reason="it refused the password (401); check it"
@@ -51,6 +57,45 @@ def test_a_short_disk_is_told_until_there_is_room_again(tmp_path: Path) -> None:
     watch.run_once()
     assert watch.fault == ""
     assert not (tmp_path / PROBE).exists()
+
+
+def test_the_button_of_a_full_disk_leads_to_the_form_that_ends_it(tmp_path: Path) -> None:
+    (tmp_path / "site.yaml").write_text(f"{FILE}storage: {{disk_free_min_mb: 1.0e+12}}\n")
+    clock, config = ManualClock(T0), load(tmp_path / "site.yaml")
+    served = Site(tmp_path / "data", clock, config)
+    watch = DiskWatch(tmp_path, config.storage.disk_free_min_mb * 1e6, clock)
+
+    def take(changed: SiteConfig) -> tuple[str, ...]:
+        watch.configure(changed.storage.disk_free_min_mb * 1e6)
+        return ()
+
+    app = served.app(SettingsService(tmp_path / "site.yaml", served.root, clock, take))
+    watch.run_once()
+    served.faults.put(replace(FULL, reason=watch.fault))
+    with TestClient(app, base_url="http://127.0.0.1:8080") as client:
+        assert '<a class="button" href="/storage">Make room</a>' in client.get("/").text
+        assert 'href="/settings/storage"' in client.get("/storage").text
+        assert 'data-key="storage.disk_free_min_mb"' in client.get("/settings/storage").text
+        base = client.get("/api/v1/settings").json()["digest"]
+        change = {"path": ["storage", "disk_free_min_mb"], "value": 0}
+        client.post("/api/v1/settings", json={"base": base, "changes": [change]}).raise_for_status()
+    watch.run_once()
+    assert watch.fault == ""
+    served.close()
+
+
+def test_every_button_leads_to_a_page_that_is_there_and_none_to_settings_that_cannot_be_changed(tmp_path: Path) -> None:
+    (tmp_path / "site.yaml").write_text(FILE)
+    served = Site(tmp_path / "data", ManualClock(T0), load(tmp_path / "site.yaml"))
+    for kind in HELP:
+        served.faults.put(replace(FULL, id=kind, kind=kind))
+    settings = SettingsService(tmp_path / "site.yaml", served.root, served.clock, lambda changed: ())
+    for app, pages in ((served.app(settings), {page for _, page in HELP.values()}), (served.app(), NOT_OF_SETTINGS)):
+        with TestClient(app, base_url="http://127.0.0.1:8080") as client:
+            shown = client.get("/fragments/troubles").text
+            assert set(re.findall(r'class="button" href="([^"]*)"', shown)) == pages
+            assert {client.get(page).status_code for page in pages} == {200}
+    served.close()
 
 
 def test_a_disk_that_refuses_writes_or_was_mounted_read_only_is_told(

@@ -212,6 +212,19 @@ export function keys(actions) {
 	});
 }
 
+// The menu closes as menus do: by a click elsewhere, by Escape, and when the focus leaves it.
+const menu = by("menu");
+for (const kind of ["click", "focusin"])
+	addEventListener(kind, ({ target }) => {
+		if (menu && !menu.contains(target)) menu.open = false;
+	});
+menu?.addEventListener("keydown", event => {
+	if (event.key !== "Escape" || !menu.open) return;
+	event.stopPropagation();
+	menu.open = false;
+	menu.firstElementChild.focus();
+});
+
 prepare();
 navigator.serviceWorker?.register(`/sw.js?${document.documentElement.lang}`, { updateViaCache: "none" }).catch(() => {}); // a certificate that the browser does not trust
 setInterval(dress, 15000);
