@@ -190,7 +190,7 @@ class SessionTracks:
         """Name of the camera whose session it is."""
         return self._camera
 
-    def whole_picture(self, request: InferenceRequest, side: int) -> NDArray[np.uint8]:
+    def whole_frame(self, request: InferenceRequest, side: int) -> NDArray[np.uint8]:
         """Return the whole frame as the detector is shown it; in more detail for a network that wants `side` pixels."""
         native, shown = upright_size(request.av_frame), request.drawn_size
         share = min(1.0, side / max(native))

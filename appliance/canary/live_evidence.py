@@ -1,4 +1,4 @@
-"""What a candidate and the network in force found in the same live frames: kept over restarts, and judged as it comes.
+"""Keeps what a candidate and the network in force found in the same live frames over restarts, and judges it.
 
 A line of JSON a frame; the first one says which networks are compared. A line that a power cut tore is left out.
 """
@@ -53,7 +53,7 @@ class LiveEvidence:
 
     @property
     def is_full(self) -> bool:
-        """So many frames that did not decide it are all that is looked at."""
+        """Whether no more frames are compared: so many did not decide it."""
         return self.frames >= FRAMES_MAX
 
     def add(self, frame: LiveFrame) -> None:

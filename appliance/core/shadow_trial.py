@@ -75,7 +75,7 @@ _RAISES = (ModelError, DetectorError, SourceError)
 
 @dataclass(frozen=True, slots=True)
 class ShadowSources:
-    """What the shadow reads of the appliance now. hot_c: from where on load is shed for heat."""
+    """Readings of the appliance that the shadow goes by. hot_c: from where on load is shed for heat."""
 
     shed: Callable[[], LoadShedding]
     sensors: Callable[[], SensorStatus]

@@ -62,7 +62,7 @@ class FrameHandOver:
         """Replace the file by the frame, and return its (width, height). Raise OSError."""
         if self._folder is None:
             raise FileNotFoundError(2, "there is no folder in memory (/dev/shm)")
-        pixels = request.tracks.whole_picture(request, side)
+        pixels = request.tracks.whole_frame(request, side)
         space = os.statvfs(self._folder)
         if space.f_bavail * space.f_frsize < pixels.nbytes + FREE_BYTES_MIN:
             raise OSError(28, "it is full")

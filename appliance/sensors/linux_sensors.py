@@ -200,7 +200,7 @@ class MemoryReading:
 
     @property
     def left_bytes(self) -> int | None:
-        """What this machine, or our control group, still has; None: the kernel does not report it."""
+        """The bytes that this machine, or our control group, still has; None: the kernel does not report it."""
         left = [] if self.available_bytes is None else [self.available_bytes]
         if self.group_bytes is not None and self.group_max_bytes is not None:
             left.append(max(0, self.group_max_bytes - self.group_bytes))

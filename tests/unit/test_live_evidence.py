@@ -1,4 +1,4 @@
-"""What two networks found in live frames survives restarts and torn lines, and a blind network never agrees."""
+"""Answers of two networks to live frames survive restarts and torn lines, and a blind network never agrees."""
 
 from __future__ import annotations
 

@@ -59,6 +59,7 @@ def test_build_makes_every_service_and_starts_none(
         "sensors",
         "disk",
         "networks",
+        "shadow",
         "retention",
         "ring",
         "drift",
