@@ -87,7 +87,7 @@ SENTENCES: tuple[str, ...] = (
     "Service failed",
     "The escalation waits for its evidence to be cut.",
     "The escalation waits for a better moment.",
-    "The escalation is ready and waits for the link.",
+    "The escalation is ready and waits for a judge.",
     "The escalation is with the cloud; its verdict will appear here.",
     "No answer came in time, so the alert stands as the edge saw it.",
     "The escalation is settled.",
@@ -200,6 +200,10 @@ SENTENCES: tuple[str, ...] = (
     "the ingest process is not running; it is being started again",
     "the cloud link is down: {reason}; what was flagged waits, unverified",
     "the cloud link is down; what was flagged waits, unverified",
+    "the cloud link is down: {reason}; this appliance judges meanwhile",
+    "the cloud link is down; this appliance judges meanwhile",
+    "the cloud does not answer: {why}; this appliance judges meanwhile",
+    "This appliance's own model judges what waits.",
     "it gets {examined} of {promised} inferences a second: the detector is at work {load} of the time; "
     "lower detect.fps, take a quicker network, or fewer cameras",
     "it gets {examined} of {promised} inferences a second, though the detector is at work only {load} of the time: "

@@ -84,6 +84,7 @@ class LinkState:
     breaker: closed (the cloud answers), open (it does not, and escalations wait) or half_open (one of them is tried);
     breaker_since, breaker_why, trips: since when, why, and how often it opened.
     region: of the broker, "" where the file names none; failovers: how often the region changed.
+    judged_here: the appliance's own judge answers meanwhile.
     """
 
     up: bool
@@ -101,6 +102,15 @@ class LinkState:
     trips: int = 0
     region: str = ""
     failovers: int = 0
+    judged_here: bool = False
+
+    @property
+    def fault(self) -> str:
+        """Return why the cloud answers nobody, and what happens meanwhile, for a person; "": it answers."""
+        meanwhile = "this appliance judges meanwhile" if self.judged_here else "what was flagged waits, unverified"
+        if not self.up:
+            return f"the cloud link is down{f': {self.error}' if self.error else ''}; {meanwhile}"
+        return "" if self.breaker == "closed" else f"the cloud does not answer: {self.breaker_why}; {meanwhile}"
 
 
 class WireByteCounter:

@@ -151,7 +151,7 @@ def _findings(site: SiteConfig, lines: Lines, options: Sequence[RuntimeOption], 
     yield from (
         Finding(each.about, each.level, each.text)
         for each in check_targets(
-            site.notify, public_url=site.dashboard.public_url, has_uplink=site.uplink is not None, contact=contact
+            site.notify, public_url=site.dashboard.public_url, has_judge=site.for_decisions().has_judge, contact=contact
         )
     )
     if site.mqtt is not None and site.mqtt.enabled:

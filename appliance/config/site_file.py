@@ -246,7 +246,10 @@ class DashboardConfig(ConfigModel):
 
 @dataclass(frozen=True, slots=True)
 class DecisionConfig:
-    """The sections by which tracks, events, alerts and escalations are decided, live and in a replay."""
+    """The sections by which tracks, events, alerts and escalations are decided, live and in a replay.
+
+    has_judge: escalations are answered, by workers over the uplink or by the appliance's own judge.
+    """
 
     site: SiteIdentity
     detector: DetectorConfig
@@ -254,7 +257,7 @@ class DecisionConfig:
     alerts: AlertsConfig
     health: HealthConfig
     escalation: EscalationConfig
-    has_uplink: bool
+    has_judge: bool
 
     def shown(self, camera: str, rule: str = "") -> str:
         """Return the name for people of a camera, or of one of its rules; the id where there is none."""
@@ -336,11 +339,9 @@ class SiteConfig(ConfigModel):
         return self
 
     @model_validator(mode="after")
-    def _waits_for_a_cloud(self) -> SiteConfig:
-        if self.escalation.local_judge.url is not None and (self.uplink is None or not self.escalation.enabled):
-            raise ValueError(
-                "escalation.local_judge.url needs `uplink`, and escalation.enabled: it judges what waits for the cloud"
-            )
+    def _has_work_for_its_judge(self) -> SiteConfig:
+        if self.escalation.local_judge.url is not None and not self.escalation.enabled:
+            raise ValueError("escalation.local_judge.url needs escalation.enabled: it judges what is escalated")
         return self
 
     @model_validator(mode="after")
@@ -433,7 +434,7 @@ class SiteConfig(ConfigModel):
             alerts=self.alerts,
             health=self.health,
             escalation=self.escalation,
-            has_uplink=self.uplink is not None,
+            has_judge=self.uplink is not None or self.escalation.local_judge.url is not None,
         )
 
     def for_replay(self) -> ReplaySections:

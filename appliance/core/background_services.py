@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from appliance.base.clock import Clock, is_synchronised, local_weekday_minute
 from appliance.base.telemetry import LogRing
 from appliance.base.threads import Service, ServiceRestarts, periodic_service
+from appliance.broker import LinkState
 from appliance.config import (
     ArmingConfig,
     DecisionConfig,
@@ -45,7 +46,7 @@ from appliance.notify.health_notices import SystemStatus
 from appliance.notify.message import MessageBuilder
 from appliance.notify.push_means import PushMeans, VapidKey
 from appliance.notify.snooze_links import SnoozeLinks
-from appliance.recheck.recheck_policy import busy_text, cloud_away
+from appliance.recheck.recheck_policy import NO_CLOUD, busy_text, cloud_away
 from appliance.recheck.service import ImageDetector, RecheckService, StatusSources
 from appliance.router.router_maintenance import SystemLoadMonitor
 from appliance.rules.arming import Arming
@@ -61,7 +62,8 @@ from appliance.store.users import AccessLog, UserStore
 from appliance.store.write_backlog import WriteBacklog
 from appliance.types import Alert, HealthKind, RebaselineCommand, RecheckResult
 from appliance.uplink.local_judge import LocalJudge, LocalJudgeSources
-from appliance.uplink.outbox import CommitBatcher, Outbox
+from appliance.uplink.outbox import CommitBatcher, Outbox, OutboxQuota, OutboxUpkeep
+from appliance.uplink.pool_monitor import PoolState
 from appliance.uplink.rate_limiter import ttl_s
 from appliance.uplink.send_queue import SendQueue
 from appliance.uplink.uplink_service import UplinkDeps, UplinkService
@@ -205,7 +207,7 @@ class BackgroundServices:
             "the token for the cloud link": broker.credentials if broker else None,
         }
         neighbours = Neighbours(
-            link=self._probes.link if uplink else None,
+            link=self._link if uplink else None,
             mqtt=(lambda: publisher.status) if publisher else None,
             targets=lambda: notifier.statuses if notifier else (),
             expiring={what: path for what, path in files.items() if path is not None},
@@ -227,10 +229,10 @@ class BackgroundServices:
 
     def _dashboard_probes(self) -> CoreProbes:
         stores, monitor, supervisor = self._lasting.stores, self._lasting.monitor, self._lasting.supervisor
-        uplink, notifier, publisher, local = self._uplink, self._notifier, self._publisher, self._local_judge
+        uplink, notifier, publisher = self._uplink, self._notifier, self._publisher
         networks, shadow = self._lasting.networks, self._lasting.shadow
         return CoreProbes(
-            link=self._probes.link if uplink else None,
+            link=self._link if uplink else None,
             health=self._probes.health,
             targets=lambda: notifier.statuses if notifier else (),
             mqtt=(lambda: publisher.status) if publisher else None,
@@ -241,8 +243,8 @@ class BackgroundServices:
                 lambda: shadow.status,
             ),
             calibration=lambda: self._context.calibration,
-            pool=(lambda: replace(uplink.pool, local=local.state if local else None)) if uplink else None,
-            escalate=stores.requests.ask if uplink else None,
+            pool=self._pool if self._uplink_deps else None,
+            escalate=stores.requests.ask if self._uplink_deps else None,
             arming=self._arming,
             log=self._lasting.log.tail,
             boxes=stores.boxes.noted,
@@ -255,7 +257,7 @@ class BackgroundServices:
 
     def _make_uplink_deps(self) -> UplinkDeps | None:
         uplink, lasting, escalation = self._config.uplink, self._lasting, self._config.decisions.escalation
-        if uplink is None:
+        if not self._config.decisions.has_judge:
             return None
         return UplinkDeps(
             outbox=Outbox(lasting.db, escalation.expire_hours * 3600, ttl_s(escalation, uplink)),
@@ -284,13 +286,30 @@ class BackgroundServices:
             return None
         second_look, router = self._config.second_look, self._config.decisions.escalation.router
         monitor = self._lasting.monitor
+        upkeep = None if probes.uplink else self._outbox_upkeep(deps)
         sources = LocalJudgeSources(
-            cloud_away=lambda: cloud_away(probes.cloud()),
+            cloud_away=lambda: NO_CLOUD if upkeep else cloud_away(probes.cloud()),
             busy=lambda: busy_text(probes.appliance(), second_look, router),
             shed=lambda: "; ".join(monitor.shed.faults.values()),
+            upkeep=upkeep,
         )
         changed, clock = self._notices_due.fire, self._lasting.clock
         return LocalJudge(settings, deps, self._egress_policy(), clock, sources, changed)
+
+    def _outbox_upkeep(self, deps: UplinkDeps) -> Callable[[], None]:
+        """Return what keeps the outbox of a site without an uplink, by the bounds of one that says nothing else."""
+        mb_max: float = UplinkConfig.model_fields["outbox_mb_max"].default
+        clock = self._lasting.clock
+        return OutboxUpkeep(deps.outbox, OutboxQuota(deps.outbox, deps.root, mb_max, deps.meter), clock).run_once
+
+    def _link(self) -> LinkState:
+        """Return the link's state, and if the appliance judges meanwhile; only where there is an uplink."""
+        local = self._local_judge
+        return replace(self._probes.link(), judged_here=local is not None and local.state.in_use)
+
+    def _pool(self) -> PoolState:
+        pool = self._uplink.pool if self._uplink else PoolState()
+        return replace(pool, local=self._local_judge.state if self._local_judge else None)
 
     def _build_notifier(self) -> Notifier | None:
         """Build the notifier; None: no target is enabled."""

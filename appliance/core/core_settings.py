@@ -184,7 +184,7 @@ def core_settings(
         IncidentLinker(config.alerts.adjoining, config.cameras),
         _notice_planner(config.site.name, targets, privacy),
         RouterMaintenance(stores.decisions, stores.escalations, context, clock, deps.system_load)
-        if config.has_uplink
+        if config.has_judge
         else None,
         deps.listener,
         config.severity_after,
@@ -200,7 +200,7 @@ def router_context(config: DecisionConfig) -> RouterContext:
     privacy = PrivacyRules(config.site, config.cameras, local_weekday_minute).level
     return RouterContext.of(
         config.site.name, config.escalation, local_period, privacy,
-        uplink=config.has_uplink, off_peak_in_s=off_peak,
+        uplink=config.has_judge, off_peak_in_s=off_peak,
     )  # fmt: skip
 
 
@@ -208,7 +208,7 @@ def _recent_escalations(
     config: DecisionConfig, camera: str, stores: CoreStores, clock: Clock
 ) -> RecentEscalations | None:
     """Return what the cloud was asked before this start; None: there is no uplink."""
-    if not config.has_uplink:
+    if not config.has_judge:
         return None
     return restore_recent(stores.decisions, stores.boxes, camera, config.escalation.router.repeat_s, clock.now())
 

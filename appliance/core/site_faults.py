@@ -85,16 +85,7 @@ class SiteFaults:
         return {kind: reason for kind, reason in found.items() if reason and kind not in self._ignored}
 
     def _uplink(self) -> str:
-        if self._neighbours.link is None:
-            return ""
-        link = self._neighbours.link()
-        if not link.up:
-            return (
-                f"the cloud link is down{f': {link.error}' if link.error else ''}; what was flagged waits, unverified"
-            )
-        if link.breaker == "open":
-            return f"the cloud does not answer: {link.breaker_why}; what was flagged waits, unverified"
-        return ""
+        return "" if self._neighbours.link is None else self._neighbours.link().fault
 
     def _mqtt(self) -> str:
         now = self._neighbours.mqtt() if self._neighbours.mqtt is not None else None

@@ -250,7 +250,7 @@ EVENTS_SHOWN = 12  # lines; where there are more, those that say the same of oth
 _DELIVERY_TEXTS = {
     "waiting": "The escalation waits for its evidence to be cut.",
     "deferred": "The escalation waits for a better moment.",
-    "ready": "The escalation is ready and waits for the link.",
+    "ready": "The escalation is ready and waits for a judge.",
     "sent": "The escalation is with the cloud; its verdict will appear here.",
     "expired": "No answer came in time, so the alert stands as the edge saw it.",
     "settled": "The escalation is settled.",
@@ -373,6 +373,8 @@ class AlertPageView:
         if decision is not None and decision.flagged:
             texts.append(f"Until then this stands{_certainty_text(decision)}: {decision.flagged}.")
         link = self._probes.link() if self._probes.link is not None else None
+        if link is None or link.judged_here:
+            texts.append("This appliance's own model judges what waits.")
         if link is not None and not link.up:
             texts.append("The cloud cannot be reached now.")
         elif link is not None and link.breaker != "closed":

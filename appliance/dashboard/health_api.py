@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated, Literal
 from urllib.parse import quote, urlencode
@@ -11,7 +11,6 @@ from fastapi import Depends, Query, Request, Response
 from pydantic import BaseModel, ConfigDict
 
 from appliance.base.clock import Clock
-from appliance.broker import LinkState
 from appliance.dashboard.access_rights import may
 from appliance.dashboard.alert_reader import PAGE_LENGTH, Before, cursor_of
 from appliance.dashboard.deps import CoreProbes, SystemHealth
@@ -201,7 +200,8 @@ class HealthReader:
 
     def reasons(self) -> list[str]:
         """Return what is not as it should be, the most important first."""
-        return [*self.unwatched(), *_link_reasons(self._probes.link), *self.failing_targets()]
+        fault = "" if self._probes.link is None else self._probes.link().fault
+        return [*self.unwatched(), *([fault] if fault else ()), *self.failing_targets()]
 
     def unwatched(self) -> list[str]:
         """Why cameras are not watched, or not as well as the site file promises."""
@@ -230,18 +230,6 @@ HealthPart = Annotated[HealthReader, Depends(provided(HealthReader))]
 def _ingest_reasons(state: SystemHealth) -> list[str]:
     stopped = [] if state.ingest_running else ["the ingest process is not running; it is being started again"]
     return [*stopped, *state.warnings]
-
-
-def _link_reasons(probe: Callable[[], LinkState] | None) -> list[str]:
-    if probe is None:
-        return []
-    link = probe()
-    if not link.up:
-        why = f": {link.error}" if link.error else ""
-        return [f"the cloud link is down{why}; what was flagged waits, unverified"]
-    if link.breaker != "closed":
-        return [f"the cloud does not answer: {link.breaker_why}; what was flagged waits, unverified"]
-    return []
 
 
 @router.get(EVENTS)

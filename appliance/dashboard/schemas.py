@@ -52,7 +52,8 @@ Item = TypeVar("Item", bound="ApiModel")
 
 
 class ApiModel(BaseModel):
-    model_config = ConfigDict(frozen=True, from_attributes=True)
+    # A validator is built when it is first used: those of pages that nobody opens would take megabytes for years.
+    model_config = ConfigDict(frozen=True, from_attributes=True, defer_build=True)
 
     @classmethod
     def of_row(cls: type[Item], row: object, **more: object) -> Item:

@@ -335,7 +335,7 @@ def site_for_verdicts(site: ReplaySections, options: VerdictOptions) -> ReplaySe
 
 
 def _escalating(site: ReplaySections, uplink: BrokerConfig) -> ReplaySections:
-    return replace(site, uplink=uplink, decisions=replace(site.decisions, has_uplink=True))
+    return replace(site, uplink=uplink, decisions=replace(site.decisions, has_judge=True))
 
 
 @contextlib.contextmanager

@@ -34,7 +34,7 @@ class TargetFinding(NamedTuple):
 
 
 def check_targets(
-    targets: Mapping[str, Target], *, public_url: str, has_uplink: bool, contact: bool
+    targets: Mapping[str, Target], *, public_url: str, has_judge: bool, contact: bool
 ) -> Iterator[TargetFinding]:
     """Yield findings about the enabled targets; nothing is sent.
 
@@ -44,8 +44,8 @@ def check_targets(
     if enabled and not public_url:
         yield TargetFinding("dashboard.public_url", "warning", "not set: messages carry no link to the alert's page")
     for name, target in enabled.items():
-        if target.hold_s and not has_uplink:
-            text = "has no effect without `uplink`: there is no verdict to wait for"
+        if target.hold_s and not has_judge:
+            text = "has no effect without `uplink` or `escalation.local_judge`: there is no verdict to wait for"
             yield TargetFinding(f"notify.{name}.hold_s", "warning", text)
         if isinstance(target, AppriseTarget):
             yield _check_apprise(name, target)

@@ -26,6 +26,7 @@ LOAD_MAX = 1.5  # running tasks per core, where router.load_max says nothing
 SCORE_MIN = 0.5  # from which a crop counts as showing the object
 SHARE_MIN = 0.5  # of the crops that must show it
 ENOUGH = 0.6  # of the best crop, to spare the others: 237 of 258 true alerts have it (docs/recheck.md)
+NO_CLOUD = "this site asks no cloud"
 _DIGITS = 3  # decimals of a score in logs
 
 Blocker = Literal["", "ingest", "detector", "box", "rate"]
@@ -106,7 +107,7 @@ def recheck_reason(candidate: RecheckCandidate, cloud: CloudStatus, settings: Re
     if not settings.enabled or (candidate.age_s < SETTLED_S and not candidate.ended):
         return ""
     if not cloud.configured:
-        return "this site asks no cloud"
+        return NO_CLOUD
     if candidate.delivery is None:
         return f"the cloud was not asked: {candidate.refused}" if candidate.refused else ""
     if candidate.delivery == "expired":

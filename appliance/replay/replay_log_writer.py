@@ -200,7 +200,7 @@ def settings_of(
         },
         alerts=config.alerts,
         escalation=config.escalation,
-        uplink=config.has_uplink,
+        uplink=config.has_judge,
         scheduled=scheduled,
         verdicts=verdicts,
         weather=conditions.texts,

@@ -173,7 +173,7 @@ def router_context_of(config: DecisionConfig, wall: LocalTime | None = None) -> 
     escalation = config.escalation
     return RouterContext.of(
         config.site.name, escalation, footage_period, privacy.level,
-        uplink=config.has_uplink, off_peak_in_s=off_peak_in_s(escalation.off_peak, wall),
+        uplink=config.has_judge, off_peak_in_s=off_peak_in_s(escalation.off_peak, wall),
     )  # fmt: skip
 
 
@@ -186,7 +186,7 @@ class ReplayRouting:
 
     def __init__(self, config: DecisionConfig, camera: str, model: str, context: RouterContext | None = None) -> None:
         """context: what the cameras of one replay share."""
-        self._escalates = config.has_uplink and config.escalation.enabled
+        self._escalates = config.has_judge and config.escalation.enabled
         self._camera = camera
         self._model = model
         self._planner = EscalationPlanner(camera, config.cameras[camera].rules, context or router_context_of(config))

@@ -184,14 +184,14 @@ def _site(scenario: Scenario, folder: Path, faults: _ScenarioFaults) -> tuple[De
     if scenario.detector is not None:
         changes["detector"] = _beside_scenario(scenario.detector, folder)
     if scenario.at_most.bytes is not None or scenario.verdicts is not None:
-        changes["has_uplink"] = True
+        changes["has_judge"] = True
     return replace(site, **changes), storage
 
 
 def with_uplink(site: DecisionConfig) -> DecisionConfig:
     """Return the site as if it escalated, to measure what that costs. A replay never connects to the uplink."""
     asking = site.escalation.model_copy(update={"enabled": True})
-    return replace(site, has_uplink=True, escalation=asking)
+    return replace(site, has_judge=True, escalation=asking)
 
 
 def _beside_scenario(detector: DetectorConfig, folder: Path) -> DetectorConfig:

@@ -2,7 +2,7 @@
 
 The judge is the worker's (`vedette-worker judge`, a child), with its prompts and checks. Its verdict says
 `answered_by: this appliance`, costs nothing, and settles like any other: the first counts. `unsure` is left for the
-cloud. What the privacy rules hold back is not shown to this model either.
+cloud, if the site has one. What the privacy rules hold back is not shown to this model either.
 """
 
 from __future__ import annotations
@@ -140,12 +140,14 @@ class JudgeChild:
 class LocalJudgeSources:
     """Reasons for and against judging here, for a person; '': there is none. Each returns at once.
 
-    cloud_away: why the cloud does not answer. busy: why the appliance is not idle. shed: why it does less.
+    cloud_away: why the cloud does not answer. busy: why the appliance is not idle. shed: why it does less. upkeep: of
+    an outbox that no uplink empties; None: there is a cloud, for which is left what is not settled here.
     """
 
     cloud_away: Callable[[], str]
     busy: Callable[[], str]
     shed: Callable[[], str]
+    upkeep: Callable[[], None] | None = None
 
 
 class LocalJudge:
@@ -201,6 +203,8 @@ class LocalJudge:
 
         Raise EngineUnavailable while the model server does not answer.
         """
+        if self._sources.upkeep is not None:
+            self._sources.upkeep()
         away = self._sources.cloud_away()
         why = self._waits_for(away)
         self.state = replace(self.state, waits_for=why)
@@ -242,7 +246,7 @@ class LocalJudge:
         )
 
     def _take(self, row: EscalationRow, verdict: Verdict) -> None:
-        if verdict.decision == "unsure" and verdict.need is None:
+        if verdict.decision == "unsure" and verdict.need is None and self._sources.upkeep is None:
             self._leave(row, "the model is unsure")
             return
         now = self._clock.now()
@@ -255,8 +259,11 @@ class LocalJudge:
         self._changed()
 
     def _leave(self, row: EscalationRow, why: str) -> None:
-        """Leave this step of an escalation for the cloud."""
-        logger.info("escalation %s is left for the cloud: %s", row.id, why)
+        """Leave this step of an escalation for the cloud; without one, give it up."""
+        left = "left for the cloud" if self._sources.upkeep is None else "given up"
+        logger.info("escalation %s is %s: %s", row.id, left, why)
+        if self._sources.upkeep is not None:
+            self._deps.outbox.give_up(row, f"this appliance's own judge could not answer: {why}")
         self._tried[f"{row.id}:{row.step}"] = None
         if len(self._tried) > TRIED_MAX:
             self._tried.popitem(last=False)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from appliance import wire
+from appliance.base.clock import Clock, ClockStepDetector
 from appliance.base.errors import StoreError
 from appliance.store.audit import AuditKind, AuditRow, AuditStore
 from appliance.store.database import Database
@@ -19,6 +20,8 @@ from appliance.store.meter import Meter, Metric, MetricName
 from appliance.store.outbox_store import ClockOffset, OutboxQueue, OutboxStore
 from appliance.store.rows import EscalationRow, MediaRow
 
+EXPIRE_EVERY_S = 60.0  # ages are counted in hours
+QUOTA_EVERY_S = 10.0  # what is over it meanwhile is some crops
 DROPS_PER_RUN = 200  # some 100 ms of the disk
 _EXPIRE_BATCH = 500  # rows of one transaction
 _WHY_CHARS_MAX = 300  # of a reason in a row
@@ -187,6 +190,15 @@ class Outbox:
                 count += len(rows)
         return count
 
+    def give_up(self, row: EscalationRow, why: str) -> None:
+        """Give an escalation up, visibly, with its media kept: nobody can answer it.
+
+        If it waits for a further step, the verdict on the earlier step stands.
+        """
+        with self._db.transaction():
+            if not (row.step and self._escalations.close_unsure(row, why)):
+                self._store.expire(row, f"given up: {why}")
+
     def drop(self, row: EscalationRow, why: str) -> list[str] | None:
         """Give an escalation up, visibly, and forget its media; returns the paths of the files that only it needed.
 
@@ -294,3 +306,43 @@ class OutboxQuota:
                 (self._root / path).unlink(missing_ok=True)
             except OSError as error:
                 raise StoreError(f"{path} cannot be deleted: {error.strerror}") from None
+
+
+class OutboxUpkeep:
+    """Follows the clock, gives up what is too old, and keeps the quota: what is due with a link and without one.
+
+    Owner: the task or thread that empties the outbox. State: when each is due, and a step of the clock that is not
+    recorded yet.
+    """
+
+    def __init__(self, outbox: Outbox, quota: OutboxQuota, clock: Clock) -> None:
+        self._outbox = outbox
+        self._quota = quota
+        self._clock = clock
+        self._steps = ClockStepDetector(clock)
+        self._step_s = 0.0
+        self._began = False
+        self._expire_at = self._quota_at = float("-inf")
+
+    def run_once(self) -> None:
+        """Do what is due. Raises StoreError."""
+        self._follow_clock()
+        now = self._clock.monotonic()
+        if now >= self._expire_at:
+            self._outbox.expire(self._clock.now())
+            self._expire_at = now + EXPIRE_EVERY_S
+        if now >= self._quota_at:
+            self._quota.run_once()
+            self._quota_at = now + QUOTA_EVERY_S
+
+    def _follow_clock(self) -> None:
+        """Record a step of the clock once, before anything expires by it; one that could not be recorded, next time."""
+        self._step_s += self._steps.step_s()
+        if not self._began:  # what was missed holds what was seen since
+            self._step_s = self._outbox.clock_offset.stepped_s() or self._step_s
+        if self._began and not self._step_s:
+            return
+        self._outbox.clock_stepped(self._step_s)
+        if self._step_s:
+            logger.warning("the clock was stepped by %+.0f s: open escalations are no older for that", self._step_s)
+        self._step_s, self._began = 0.0, True

@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LocalJudgeState:
-    """The local judge now. judged: settled, or further evidence asked for; left: for the cloud; both since the start.
+    """The local judge now. judged: settled, or further evidence asked for; left: unsettled; both since the start.
 
     at_work: it judges. waits_for: why it does not. error: of its model server; '': none.
     """
@@ -34,6 +34,11 @@ class LocalJudgeState:
     at_work: bool = False
     waits_for: str = ""
     error: str = ""
+
+    @property
+    def in_use(self) -> bool:
+        """Return True while what is flagged is judged here."""
+        return not (self.waits_for or self.error)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from appliance.base.backoff import Backoff
-from appliance.base.clock import Clock, ClockStepDetector
+from appliance.base.clock import Clock
 from appliance.base.errors import StoreUnavailable, UplinkError, lacks_files
 from appliance.base.service_loop import ServiceLoop
 from appliance.broker import BrokerChoice, LinkState, NatsLink, end_tasks
@@ -22,7 +22,7 @@ from appliance.store.meter import Meter
 from appliance.store.rows import EscalationRow
 from appliance.uplink.cloud_breaker import CloudBreaker
 from appliance.uplink.jetstream_publisher import JetStreamPublisher, check_serving
-from appliance.uplink.outbox import CommitBatcher, Outbox, OutboxQuota
+from appliance.uplink.outbox import CommitBatcher, Outbox, OutboxQuota, OutboxUpkeep
 from appliance.uplink.pool_monitor import PoolMonitor, PoolState
 from appliance.uplink.rate_limiter import RateLimiter
 from appliance.uplink.send_queue import SendQueue
@@ -39,8 +39,7 @@ from appliance.uplink.verdict_consumer import VerdictConsumer, VerdictCounts
 from appliance.uplink.wanted_responder import WantedResponder
 from appliance.wire import PRIORITIES
 
-EXPIRE_EVERY_S = 60.0  # ages are counted in hours
-UPKEEP_EVERY_S = 10.0  # the quota is looked at this often; so long the loop waits for a link at a time
+LINK_WAIT_S = 10.0  # so long the loop waits for a link at a time, before its upkeep
 RESENDS_AT_ONCE = 16  # escalations that a reconnection sends at first: the link shows what it bears
 
 logger = logging.getLogger(__name__)
@@ -179,7 +178,7 @@ class UplinkLoop:
     send_queue.py says what goes when, rate_limiter.py how much of it, and send_workers.py builds it, publishes it and
     records the outcome. Escalations without a verdict are sent again. While the
     database cannot be written nothing is sent, for it could not be recorded. Owner: the service's event loop.
-    State: when upkeep is due, and a step of the clock that is not recorded yet.
+    State: since when a region takes nothing, and why the outbox waits.
     """
 
     def __init__(
@@ -193,7 +192,7 @@ class UplinkLoop:
         self._commits = deps.commits
         self._region = ""
         self._limiter = RateLimiter(settings, deps.meter, clock, lambda: link.state)
-        self._quota = OutboxQuota(outbox, deps.root, settings.outbox_mb_max, deps.meter)
+        self._rows = OutboxUpkeep(outbox, OutboxQuota(outbox, deps.root, settings.outbox_mb_max, deps.meter), clock)
         self.breaker = CloudBreaker(settings.silent_s, clock)
         self._check = OutboxCheck(link, self._publisher, outbox, policy)
         self._sender = EscalationSender(
@@ -214,10 +213,6 @@ class UplinkLoop:
         self._writable = True
         self._failover_s = settings.failover_s
         self._useless_at: float | None = None
-        self._steps = ClockStepDetector(clock)
-        self._step_s = 0.0
-        self._began = False
-        self._expire_at = self._quota_at = float("-inf")
         self.waits_for = ""
 
     def wake(self) -> None:
@@ -291,7 +286,7 @@ class UplinkLoop:
     async def _has_link(self) -> bool:
         """Wait for the link, but not so long that nothing expires meanwhile."""
         try:
-            await asyncio.wait_for(self._link.client(), UPKEEP_EVERY_S)
+            await asyncio.wait_for(self._link.client(), LINK_WAIT_S)
         except asyncio.TimeoutError:
             self.breaker.link_lost(self._link.state.error or "the link is down")
             return False
@@ -323,29 +318,10 @@ class UplinkLoop:
 
     def _upkeep(self) -> None:
         """Do the work that is due now and then, link or not."""
-        self._follow_clock()
+        self._rows.run_once()
         self.breaker.check_silence(self._outbox.queue.unanswered_s(self._clock.now()))
         if self.breaker.state.name == "open" and self.breaker.silent and self._link.abandon(self.breaker.state.why):
             self.breaker.region_left()
-        now = self._clock.monotonic()
-        if now >= self._expire_at:
-            self._outbox.expire(self._clock.now())
-            self._expire_at = now + EXPIRE_EVERY_S
-        if now >= self._quota_at:
-            self._quota.run_once()
-            self._quota_at = now + UPKEEP_EVERY_S
-
-    def _follow_clock(self) -> None:
-        """Record a step of the clock once, before anything expires by it; one that could not be recorded, next time."""
-        self._step_s += self._steps.step_s()
-        if not self._began:  # what was missed holds what was seen since
-            self._step_s = self._outbox.clock_offset.stepped_s() or self._step_s
-        if self._began and not self._step_s:
-            return
-        self._outbox.clock_stepped(self._step_s)
-        if self._step_s:
-            logger.warning("the clock was stepped by %+.0f s: open escalations are no older for that", self._step_s)
-        self._step_s, self._began = 0.0, True
 
     def close(self) -> None:
         """Count the last of what the link sent: it has ended."""

@@ -25,7 +25,7 @@ from appliance.base.errors import StoreUnavailable
 from appliance.broker import site_consumer
 from appliance.store.alerts import AlertStore
 from appliance.store.escalations import EscalationStore
-from appliance.uplink import send_queue, uplink_service, verdict_consumer
+from appliance.uplink import outbox, send_queue, verdict_consumer
 from appliance.uplink.jetstream_publisher import JetStreamPublisher
 from appliance.uplink.outbox import Outbox
 from appliance.uplink.verdict_consumer import VerdictConsumer
@@ -87,7 +87,7 @@ class Run:
         self.site = Site(folder, broker.url, name=f"site-{next(_names)}", ttl_s={"low": TTL_S})
         with self.site.db.transaction() as connection:
             watch_site(connection)
-        patch.setattr(uplink_service, "EXPIRE_EVERY_S", 0.2)
+        patch.setattr(outbox, "EXPIRE_EVERY_S", 0.2)
         patch.setattr(verdict_consumer, "REDELIVER_S", 0.2)
         patch.setattr(site_consumer, "ACK_WAIT_S", 0.5)
         self._lose_an_acknowledgement(patch)

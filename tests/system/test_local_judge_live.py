@@ -18,16 +18,30 @@ from appliance.store.decisions import DecisionStore
 from appliance.store.outbox_store import OutboxQueue
 from appliance.store.verdict_stats import engine_work_since
 from appliance.uplink.local_judge import LocalJudge, LocalJudgeSources
+from appliance.uplink.outbox import Outbox, OutboxQuota, OutboxUpkeep
 from appliance.uplink.send_workers import AllowAll
 from appliance.wire import BY_APPLIANCE, Escalation, traceparent_of
 from cloud_worker.config import OpenAiEngine
 from cloud_worker.engines.openai_vlm import OpenAiVlm
+from tests.servers.appliance_process import ApplianceProcess
 from tests.servers.nats import NatsServer
 from tests.servers.openai_stub import KEY, MODEL, OpenAiStub
 from tests.servers.site import Site, site
 from tests.servers.worker import worker
 from tests.support.waiting import until
 from tests.system.test_escalation_nats import make_streams
+
+YARD = Path(__file__).parents[2] / "fixtures" / "clips" / "yard.mp4"
+NO_UPLINK = """
+cameras:
+  yard:
+    url: file:{clip}
+    loop: false
+    zones: {{all: [[0, 0], [1, 0], [1, 1], [0, 1]]}}
+    rules: [{{name: somebody, kind: enter, zone: all, labels: [person]}}]
+alerts: {{length_max_s: 10}}
+escalation: {{local_judge: {{url: "{url}", model: {model}, api_key: "{key}"}}}}
+"""
 
 
 @dataclass
@@ -171,6 +185,49 @@ def test_it_gives_way_to_the_cameras_the_cloud_and_the_privacy_rules(
             assert here.verdict(2) is None
             reasons.busy = ""
             until(lambda: here.settled(2), 60)
+
+
+def test_on_a_site_without_an_uplink_it_has_the_last_word(tmp_path: Path, stub: OpenAiStub) -> None:
+    here = Site(tmp_path / "site", "nats://127.0.0.1:1", expire_s=1000.0)
+    try:
+        stub.modes = ["good", "unsure"]
+        for n in (1, 2, 3):
+            here.ask(n, () if n == 3 else None)
+        outbox = here.outbox
+        quota = OutboxQuota(outbox, here.root, 1000.0, here.meter)
+        reasons = Reasons(away="this site asks no cloud")
+        reasons.sources = replace(reasons.sources, upkeep=OutboxUpkeep(outbox, quota, here.clock).run_once)
+        with judging(here, stub, reasons) as local:
+            until(lambda: here.settled(1, 2) and here.count("expired") == 1, 60)
+            assert local.state.in_use
+        assert [here.detail(n).alert.standing for n in (1, 2)] == ["confirmed", "unsure"]
+        given_up = here.detail(3).escalation
+        assert given_up is not None
+        assert given_up.error.startswith("given up: this appliance's own judge could not answer: it has no image")
+
+        outbox = Outbox(here.db, expire_s=0.0)  # so old is what nobody could judge
+        reasons.shed = "the appliance is hot"
+        quota = OutboxQuota(outbox, here.root, 1000.0, here.meter)
+        reasons.sources = replace(reasons.sources, upkeep=OutboxUpkeep(outbox, quota, here.clock).run_once)
+        here.ask(4)
+        with judging(here, stub, reasons) as local:
+            until(lambda: here.count("expired") == 2 and not local.state.in_use, 60)
+    finally:
+        here.close()
+
+
+@pytest.mark.timeout(500)  # until() waits longer on a busy machine
+def test_an_appliance_without_an_uplink_answers_its_alerts(tmp_path: Path, stub: OpenAiStub) -> None:
+    text = NO_UPLINK.format(clip=YARD, url=stub.url, model=MODEL, key=KEY)
+    with ApplianceProcess(tmp_path, text) as appliance:
+        until(lambda: any(each["verdict"] for each in appliance.get("/alerts")["alerts"]), 90)
+        answered = next(each for each in appliance.get("/alerts")["alerts"] if each["verdict"])
+        assert (answered["standing"], answered["verdict"]) == ("confirmed", "confirmed")
+        assert appliance.get(f"/alerts/{answered['id']}")["verdict"]["answered_by"] == BY_APPLIANCE
+        assert BY_APPLIANCE in appliance.page(f"/alerts/{answered['id']}")
+        links = {each["name"]: each for each in appliance.get("/system")["links"]}
+        assert "uplink" not in links
+        assert links["local judge"]["up"]
 
 
 def test_only_a_server_nearby_is_taken() -> None:

@@ -122,7 +122,7 @@ notify:
 
 
 def check(text: str, *, contact: bool) -> list[TargetFinding]:
-    return list(check_targets(loads(text, SiteConfig).notify, public_url="", has_uplink=False, contact=contact))
+    return list(check_targets(loads(text, SiteConfig).notify, public_url="", has_judge=False, contact=contact))
 
 
 def test_the_commands_check_and_test_the_target(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -58,7 +58,7 @@ def test_check_connects_and_sends_nothing(tmp_path: Path) -> None:
         found = {
             about: (level, text)
             for about, level, text in check_targets(
-                site.notify, public_url=site.dashboard.public_url, has_uplink=site.uplink is not None, contact=True
+                site.notify, public_url=site.dashboard.public_url, has_judge=site.uplink is not None, contact=True
             )
         }
         assert found["notify.phone"][0] == "ok"

@@ -330,6 +330,13 @@ def test_health_says_what_is_wrong(site: Site, client: TestClient) -> None:
     assert found["status"] == "degraded"
     assert len(found["reasons"]) == 3
     assert any("camera gate is lost: no answer within 5 s" in reason for reason in found["reasons"])
+    down = "the cloud link is down: nothing answers there; "
+    assert down + "what was flagged waits, unverified" in found["reasons"]
+    site.link = replace(site.link, judged_here=True)
+    assert down + "this appliance judges meanwhile" in client.get("/healthz").json()["reasons"]
+    site.link = LinkState(up=True, since=0.0, breaker="half_open", breaker_why="no worker has answered for 6 min")
+    silent = "the cloud does not answer: no worker has answered for 6 min; what was flagged waits, unverified"
+    assert silent in client.get("/healthz").json()["reasons"]
 
 
 def test_metrics_are_prometheus_text(site: Site, client: TestClient) -> None:

@@ -40,6 +40,18 @@ def test_core_and_ingest_load_what_they_need_and_no_more(module: str) -> None:
     assert len(loaded) <= MODULES_MAX[module]
 
 
+def test_the_models_of_the_api_get_their_validators_with_the_first_request() -> None:
+    """2 MB of the core, for as long as nobody opens their pages. Of two of them a default is made while loading."""
+    code = """
+import appliance.core.app
+from appliance.dashboard.schemas import ApiModel
+made = ApiModel.__subclasses__()
+print(len(made) > 100, *sorted(each.__name__ for each in made if each.__pydantic_complete__))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "PoolItem", "PreferenceItem"]
+
+
 TRIAL = """
 import re, sys, numpy as np
 from pathlib import Path

@@ -117,6 +117,18 @@ def test_made_up_requests_find_nothing_that_it_does_not_say(served: str, tmp_pat
     assert api_fuzz.cases_of(done.stdout) >= 5, "it asked"
 
 
+@pytest.mark.parametrize(
+    ("failures", "errors", "kind", "itself"),
+    [(0, 2, "Runtime Error", 2), (0, 1, "Network Error", 0), (1, 2, "Runtime Error", 0), (0, 0, "", 0)],
+)
+def test_an_error_of_the_tool_is_told_from_a_finding(
+    capsys: pytest.CaptureFixture[str], failures: int, errors: int, kind: str, itself: int
+) -> None:
+    output = pytest.importorskip("schemathesis.cli.output")
+    output.display_final_line(failures=failures, errors=errors, running_time=700.5, total_cases=16340)
+    assert api_fuzz.failed_by_itself(f"= ERRORS =\n{kind}\n" + capsys.readouterr().out) == itself
+
+
 CLIENT_SETTINGS = """
 package_name_override: vedette_client
 post_hooks: []
