@@ -7,7 +7,6 @@ the answers frame by frame. Key frames alone are decoded, at least `every_s` apa
 from __future__ import annotations
 
 import os
-import resource
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -35,11 +34,11 @@ from appliance.canary.paired_frames import (
 from appliance.detect import detector as detectors
 from appliance.ingest.clip_reader import ClipReader
 from appliance.media.decoder import DecodedFrame, Decoder
+from appliance.sandbox.peak_memory import peak_mb
 
 SCORE_MIN = 0.1  # what is weaker says nothing
 FRAMES_MAX = 20_000  # 3 hours of 2 frames a second; the answers are some 10 MB
 PROGRESS_EVERY = 20  # frames
-MIB = 1024 * 1024  # bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +85,7 @@ SURVEY: TypeAdapter[Survey] = TypeAdapter(Survey)
 def surveyed(task: SurveyTask) -> Generator[float, None, dict[str, Any]]:
     """Yield the share that is done; return a Survey as plain values. Raise ModelError, SourceError, DetectorError."""
     clock = SystemClock()
-    before, began = _peak_mb(), clock.monotonic()
+    before, began = peak_mb(), clock.monotonic()
     settings = task.detector.model_copy(update={"score_min": SCORE_MIN})
     network = detectors.load(settings)
     lines = detectors.calibration_of(network)
@@ -116,7 +115,7 @@ def surveyed(task: SurveyTask) -> Generator[float, None, dict[str, Any]]:
             unread.append(str(error))
     if not frames:
         raise SourceError(unread[0] if unread else f"there is no recording of {task.camera} to try a network on")
-    memory_mb = round(_peak_mb() - before, 1)
+    memory_mb = round(peak_mb() - before, 1)
     survey = Survey(
         network.name, task.camera, tuple(frames), memory_mb, round(clock.monotonic() - began, 2), tuple(unread)
     )
@@ -171,7 +170,3 @@ def cpu_pairs(old: Survey, new: Survey) -> Iterator[tuple[float, float]]:
     for frame in old.frames:
         if frame.t in others:
             yield frame.cpu_ms, others[frame.t].cpu_ms
-
-
-def _peak_mb() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / MIB

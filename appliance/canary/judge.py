@@ -17,7 +17,7 @@ and `tests/unit/test_canary.py` measures how often equal networks are stopped. P
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -117,15 +117,21 @@ class Judgement:
     wins: int = 0
     losses: int = 0
     cpu_ratio: float | None = None
+    cpu_ms: float | None = None
+    """CPU time of an inference of the candidate, the median."""
     kept: bool = False
     shares: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """Stratum to (lost, objects)."""
 
 
 class CandidateJudge:
-    """Gathers pairs about one candidate. State: a test a question. `verdict` may be asked at any time."""
+    """Gathers pairs about one candidate. State: a test a question. `verdict` may be asked at any time.
 
-    def __init__(self) -> None:
+    of: what is compared. Objects of frames must be of day and night before a candidate can be better.
+    """
+
+    def __init__(self, of: Literal["objects", "alerts", "escalations"] = "objects") -> None:
+        self._of = of
         self._lost: dict[str, ShareTest] = {}
         self._kept = ShareTest(LOST_MAX, "below")
         self._gained = ShareTest(GAINED_MAX)
@@ -133,6 +139,7 @@ class CandidateJudge:
         self._slower, self._cheaper = ShareTest(0.5), ShareTest(0.5)
         self._wins, self._losses = ShareTest(0.5), ShareTest(0.5)
         self._ratios: list[float] = []
+        self._cpu_ms: list[float] = []
         self._gates: list[str] = []
 
     def add_object(self, pair: PairedObject) -> None:
@@ -158,10 +165,22 @@ class CandidateJudge:
         if old_right != new_right:
             self._known(won=new_right)
 
+    def add_answer(self, *, old_right: bool, new_right: bool) -> None:
+        """Take what both did with an alert, or a verdict, whose truth is known."""
+        self.add_expectation(old_right=old_right, new_right=new_right)
+        if old_right:
+            self._kept.add(not new_right)
+            self._lost.setdefault("all", ShareTest(LOST_MAX)).add(not new_right)
+
+    def add_unknown(self, *, gained: bool) -> None:
+        """Take what the candidate reports and nobody answered for. gained: it alone reports it."""
+        self._gained.add(gained)
+
     def add_cpu(self, old_ms: float, new_ms: float) -> None:
         """Take the CPU time of both for the same frame."""
         ratio = new_ms / max(old_ms, 1e-3)
         self._ratios.append(ratio)
+        self._cpu_ms.append(new_ms)
         self._slower.add(ratio > SLOWER_MAX)
         self._cheaper.add(ratio < CHEAPER_MIN)
 
@@ -179,8 +198,7 @@ class CandidateJudge:
         return Judgement(
             outcome, tuple(worse or better), () if worse else tuple(lacking), objects=lost.n if lost else 0,
             lost=lost.hits if lost else 0, gained=self._gained.hits, wins=self._wins.hits, losses=self._losses.hits,
-            cpu_ratio=sorted(self._ratios)[len(self._ratios) // 2] if self._ratios else None,
-            kept=self._kept.is_beyond(ALPHA),
+            cpu_ratio=_median(self._ratios), cpu_ms=_median(self._cpu_ms), kept=self._kept.is_beyond(ALPHA),
             shares={name: (each.hits, each.n) for name, each in sorted(self._lost.items())},
         )  # fmt: skip
 
@@ -192,9 +210,9 @@ class CandidateJudge:
         alpha = ALPHA / max(TESTS_MIN, len(self._lost) + 5)
         for stratum, test in sorted(self._lost.items()):
             if test.is_beyond(alpha):
-                yield f"it loses {test.hits} of {test.n} objects ({stratum})"
+                yield f"it loses {test.hits} of {test.n} {self._of} ({stratum})"
         if self._gained.is_beyond(alpha):
-            yield f"it alone is sure of {self._gained.hits} of {self._gained.n} objects"
+            yield f"it alone is sure of {self._gained.hits} of {self._gained.n} {self._of}"
         for test, way in ((self._higher, "higher"), (self._lower, "lower")):
             if test.is_beyond(alpha):
                 yield f"its scores are {way} than they should be for {test.hits} of {test.n} objects"
@@ -213,11 +231,29 @@ class CandidateJudge:
 
     def _lacks(self) -> Iterator[str]:
         if not self._kept.is_beyond(ALPHA):
-            yield f"too few objects to show that it loses less than {LOST_MAX:.0%} ({self._kept.n} so far)"
-        for light in ("day", "night"):
+            yield f"too few {self._of} to show that it loses less than {LOST_MAX:.0%} ({self._kept.n} so far)"
+        for light in ("day", "night") if self._of == "objects" else ():
             seen = self._lost[light].n if light in self._lost else 0
             if seen < STRATUM_MIN:
                 yield f"{STRATUM_MIN - seen} more objects by {light}"
+
+
+def judged_alerts(alerts: Iterable[tuple[bool, bool, bool | None]]) -> Judgement:
+    """Return what alerts say of changed settings: raised with those in force, raised with the changed ones, and truth.
+
+    truth: whether it is right, as a person said; None: nobody did. Such an alert proves nothing when it is left out.
+    """
+    judge = CandidateJudge("alerts")
+    for old, new, truth in alerts:
+        if truth is not None:
+            judge.add_answer(old_right=old == truth, new_right=new == truth)
+        elif new:
+            judge.add_unknown(gained=not old)
+    return judge.verdict()
+
+
+def _median(values: Sequence[float]) -> float | None:
+    return sorted(values)[len(values) // 2] if values else None
 
 
 def _gates(old: RunCosts, new: RunCosts) -> Iterator[str]:

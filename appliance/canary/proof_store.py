@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -33,6 +34,7 @@ class ProofReport:
     """A trial as it is kept. frames: that both examined; footage_s, wall_s: seconds of recording, and of the clock.
 
     source: live: they were examined as they came. costs: of the network in force and of the candidate, where measured.
+    cameras: what each camera's own recording says, without scenarios and the costs of the whole.
     """
 
     candidate: str
@@ -44,6 +46,7 @@ class ProofReport:
     wall_s: float
     differing: tuple[DifferingFrame, ...]
     unread: tuple[str, ...] = ()
+    cameras: Mapping[str, Judgement] = field(default_factory=dict)
     source: Source = "recording"
     costs: tuple[RunCosts, RunCosts] | None = None
 

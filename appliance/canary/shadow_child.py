@@ -6,7 +6,6 @@ A crash, a hang or a leak is this child's. It reads pixels from one file in memo
 from __future__ import annotations
 
 import os
-import resource
 import statistics
 from typing import Any, cast
 
@@ -21,10 +20,10 @@ from appliance.canary.light import light_of
 from appliance.canary.paired_frames import common_score, kind_of, rounded_box
 from appliance.detect import detector as detectors
 from appliance.detect.detector import ObjectDetector
+from appliance.sandbox.peak_memory import peak_mb
 
 SCORE_MIN = 0.1  # what is weaker says nothing
 MEASURED_MIN = 8  # inferences by which the cost is measured, after one that makes all buffers
-_MIB = 1024 * 1024  # bytes
 _NETWORK: list[ObjectDetector] = []
 
 
@@ -38,7 +37,7 @@ def load_network(values: dict[str, Any]) -> dict[str, Any]:
     hold_little()
     if values["model_folder"]:
         os.environ["VEDETTE_MODELS"] = values["model_folder"]
-    before = _peak_mib()
+    before = peak_mb()
     settings = DetectorConfig.model_validate(values["detector"]).model_copy(update={"score_min": SCORE_MIN})
     network = detectors.load(settings)
     width, height = network.preferred_size(1920, 1080)
@@ -46,7 +45,7 @@ def load_network(values: dict[str, Any]) -> dict[str, Any]:
     network.detect([noise])
     cpu, wall = _measured(network, noise, values["measure_s"])
     _NETWORK[:] = [network]
-    grown = _peak_mib() - before
+    grown = peak_mb() - before
     trim_heaps()
     return {
         "model": network.name, "side": max(width, height), "memory_mb": round(grown, 1), "cpu_ms": round(cpu, 2),
@@ -88,7 +87,3 @@ def _measured(network: ObjectDetector, frame: NDArray[np.uint8], seconds: float)
         cpu.append((process_cpu_s() - used) * 1000)
         wall.append((clock.monotonic() - began) * 1000)
     return statistics.median(cpu), statistics.median(wall)
-
-
-def _peak_mib() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / _MIB

@@ -15,6 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from appliance.base.detector_config import DetectorConfig
 from appliance.base.errors import DetectorError, ModelError, SourceError
+from appliance.canary.cost_comparison import COST_PAIRS, COST_TASK, CostTask
 from appliance.canary.frame_survey import (
     SURVEY,
     SURVEY_TASK,
@@ -49,11 +50,15 @@ class JobCall(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CameraFootage:
-    """Footage that a candidate is tried on: files of one camera, oldest first, and what is known of objects in them."""
+    """Footage that a candidate is tried on: files of one camera, oldest first, and what is known of objects in them.
+
+    now: the network in force for this camera alone; None: that of all.
+    """
 
     camera: str
     files: tuple[FootageFile, ...]
     known: tuple[KnownObject, ...] = ()
+    now: DetectorConfig | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +87,7 @@ class CandidateTrial:
         self._plan = plan
         self._call = call
         self._judge = CandidateJudge()
+        self._cameras: dict[str, CandidateJudge] = {}
         self._pairs: list[PairedObject] = []
         self._unread: list[str] = []
         self._surveys: list[tuple[Survey, Survey]] = []
@@ -117,11 +123,12 @@ class CandidateTrial:
             footage_s=sum(max(0.0, each.frames[-1].t - each.frames[0].t) for each in old),
             wall_s=sum(one.seconds + other.seconds for one, other in self._surveys),
             differing=tuple(self._differing()), unread=tuple(self._unread),
+            cameras={name: judge.verdict() for name, judge in self._cameras.items()},
         )  # fmt: skip
 
     def _try_on(self, footage: CameraFootage) -> None:
         try:
-            old = self._survey(footage, self._plan.now, WALL_S_MAX)
+            old = self._survey(footage, footage.now or self._plan.now, WALL_S_MAX)
         except FAILURES as error:
             self._unread.append(f"{footage.camera}: {error}")
             return
@@ -131,12 +138,15 @@ class CandidateTrial:
             self._failure = str(error)
             return
         self._surveys.append((old, new))
+        own = self._cameras.setdefault(footage.camera, CandidateJudge())
         for pair in paired(old, new, footage.known):
             self._judge.add_object(pair)
+            own.add_object(pair)
             if pair.found != "both":
                 self._pairs.append(pair)
-        for old_ms, new_ms in cpu_pairs(old, new):
+        for old_ms, new_ms in self._cpu_pairs(footage, (old, new)):
             self._judge.add_cpu(old_ms, new_ms)
+            own.add_cpu(old_ms, new_ms)
 
     def _survey(self, footage: CameraFootage, detector: DetectorConfig, wall_s: float) -> Survey:
         plan = self._plan
@@ -149,10 +159,24 @@ class CandidateTrial:
         except ValidationError:
             raise ModelError("the child answered what makes no sense") from None
 
+    def _cpu_pairs(self, footage: CameraFootage, surveys: tuple[Survey, Survey]) -> Iterator[tuple[float, float]]:
+        """Yield the CPU time of both in turns; where they cannot stand beside each other, as the surveys had it."""
+        plan = self._plan
+        networks = (footage.now or plan.now, plan.then)
+        task = CostTask(footage.files, networks, plan.model_folder, every_s=plan.every_s, keys_only=plan.keys_only)
+        try:
+            values = COST_TASK.dump_python(task, mode="json")
+            yield from COST_PAIRS.validate_python(self._call("compare_costs", values, WALL_S_MAX))
+        except (*FAILURES, ValidationError):
+            yield from cpu_pairs(*surveys)
+
     def _try_scenario(self, file: str) -> None:
         passed = []
         for detector in (self._plan.now, self._plan.then):
-            values = {"file": file, "model_folder": self._plan.model_folder, "model": detector.model}
+            values = {
+                "file": file, "model_folder": self._plan.model_folder, "model": detector.model,
+                "way": detector.model_dump(mode="json"),
+            }  # fmt: skip
             try:
                 passed.append(self._call("run_scenario", values, WALL_S_MAX)["status"] == "passed")
             except FAILURES as error:

@@ -256,6 +256,28 @@ Exit code 0: better. 1: worse, or not enough is known. 2: wrong use, or nothing 
 
 
 APPLIANCE.command(
+    "advise",
+    "try every network that is here on each camera's own recording",
+    """\
+Say for each camera what every network that is here would find, lose and cost on its last hours, beside the one in force
+there; the appliance may run meanwhile. Each is a trial as by `vedette models prove` (docs/canary.md), and kept as one:
+the page of models shows it.
+
+  vedette advise --config site.yaml
+  vedette advise --config site.yaml --hours 3 --camera gate --network vedette-nano-int8 --json
+
+Exit code 0: tried. 2: wrong use, or nothing to try or to try it on.
+""",
+    CONFIG,
+    option("--hours", type=number_between(0.01, 48.0, "hours"), default=1.0, help="of recording (default: 1)"),
+    option("--camera", dest="cameras", action="append", default=[], metavar="NAME", help="only these; may be repeated"),
+    option("--network", dest="models", action="append", default=[], metavar="NETWORK", help="only these, in turn"),
+    json_switch(),
+    run="appliance.lab.advise_command:advise_command",
+)
+
+
+APPLIANCE.command(
     "models shadow",
     "have a bundle examine live frames beside the one in force, deciding nothing",
     """\

@@ -17,7 +17,7 @@ from appliance.bundle.bundle_store import InForceTable
 from appliance.bundle.manifest import BundleManifest, BundleRef, ModelEntry, check_minimum
 from appliance.bundle.rollout import begin_shadow, end_shadow
 from appliance.canary.shadow_cost import bundle_bytes, needed_bytes, shortage
-from appliance.config import DecisionConfig
+from appliance.config import OWN_NETWORKS_MAX, DecisionConfig
 from appliance.dashboard.deps import CoreProbes, ShadowStatus, SwitchStatus
 from appliance.dashboard.headroom_api import HeadroomReader
 from appliance.dashboard.schemas import API, ApiModel, RequestModel
@@ -33,7 +33,7 @@ from appliance.detect.model_files import (
     present_models,
     pull_folder,
 )  # fmt: skip
-from appliance.settings.yaml_edit import SiteChange
+from appliance.settings.yaml_edit import REMOVED, SiteChange
 from appliance.version import version
 from appliance.web.dependencies import provided
 from appliance.web.problems import Problem, refused_as
@@ -109,7 +109,8 @@ class ModelList(ApiModel):
     """The networks, the one in force first.
 
     in_force: the one that `detector.model` stands for now. before: what `back` would put in force; '': nothing is to be
-    taken back. switch: how far the last switch is, or how it ended. better: the best that finds more and fits on this
+    taken back. cameras: those that have a network of their own, and which. switch: how far the last switch is, or how
+    it ended. better: the best that finds more and fits on this
     appliance; '': none is known. publisher: whose bundles are on offer; '': nobody is trusted yet. base: send it with
     `use`.
     """
@@ -117,6 +118,7 @@ class ModelList(ApiModel):
     models: list[ModelItem]
     in_force: str
     before: str
+    cameras: dict[str, str]
     better: str
     publisher: str
     base: str
@@ -131,8 +133,12 @@ class NameModel(RequestModel):
 
 
 class UseModel(NameModel):
-    """base: the digest of the settings for which it is meant."""
+    """base: the digest of the settings for which it is meant. camera: for this one alone; '': for all.
 
+    The network of all cameras, asked for by a camera, takes back what it has of its own.
+    """
+
+    camera: Annotated[str, Field(max_length=64)] = ""
     base: Annotated[str, Field(max_length=64)]
 
 
@@ -237,7 +243,7 @@ class ModelReader:
         better = self._better(now)
         return ModelList(
             models=sorted(rows, key=lambda each: (not each.in_force, each.state != "here", each.name)),
-            in_force=now.name, before=before, better=better, publisher=publisher,
+            in_force=now.name, before=before, cameras=self._own(now.table), better=better, publisher=publisher,
             base=self._settings.service.status().digest if self._settings.is_editable else "", switch=self._switch(),
             shadow=ShadowItem.of_row(ShadowStatus() if self._probes.orders is None else self._probes.orders.shadow()),
         )  # fmt: skip
@@ -262,6 +268,36 @@ class ModelReader:
             self._settings.service.change([SiteChange(KEY, value)], wanted.base, who, why)
         if self._probes.orders is not None:
             self._probes.orders.switch()
+
+    def use_for_camera(self, wanted: UseModel, who: str) -> None:
+        """Put a network in force for one camera. Raise as `use` does; Problem: no such camera, or a third network."""
+        if wanted.camera not in self._config.cameras:
+            raise Problem(404, "There is no such camera in the site file.")
+        store, now = bundle_store(), self._now()
+        key = ("cameras", wanted.camera, "model")
+        has_own, why = self._config.cameras[wanted.camera].model is not None, f"network {wanted.model}"
+        if wanted.model == now.name:
+            store.release([wanted.camera])
+            if has_own:
+                self._settings.service.change([SiteChange(key, REMOVED)], wanted.base, who, why)
+        elif "@" in wanted.model and self._config.detector.model == AUTO_MODEL and not has_own:
+            others = {each for name, each in self._own(now.table).items() if name != wanted.camera}
+            if len(others | {wanted.model}) > OWN_NETWORKS_MAX:
+                raise Problem(409, f"Two networks run at once: {min(others)} is the own one of another camera.")
+            store.put_in_force(BundleRef.parse(wanted.model), wanted.camera, state="probation")
+        elif "@" not in wanted.model and wanted.model not in present_models():
+            raise ModelError(f"{wanted.model} is not here: pull it first")
+        else:
+            self._settings.service.change([SiteChange(key, wanted.model)], wanted.base, who, why)
+        if self._probes.orders is not None:
+            self._probes.orders.switch()
+
+    def _own(self, table: InForceTable) -> dict[str, str]:
+        """Return the networks that cameras have of their own."""
+        own = {
+            name: str(slot.bundle) for name, slot in table.cameras.items() if self._config.detector.model == AUTO_MODEL
+        }
+        return {**own, **{name: each.model for name, each in self._config.cameras.items() if each.model}}
 
     def go_back(self) -> None:
         """Put in force what was before. Raise PreconditionError: nothing is to be taken back."""
@@ -365,7 +401,7 @@ def use(request: Request, part: Settings, reader: Models, wanted: UseModel) -> M
     """Put a network in force between two frames; where it cannot be loaded beside the other, by a short restart."""
     _ = part.service  # raises Problem where there is nothing to change
     with settings_problems(), refused_as(REFUSALS):
-        reader.use(wanted, user_of(request))
+        (reader.use_for_camera if wanted.camera else reader.use)(wanted, user_of(request))
         return reader.report()
 
 

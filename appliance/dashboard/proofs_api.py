@@ -17,6 +17,7 @@ from appliance.config import DecisionConfig
 from appliance.dashboard.models_api import NameModel
 from appliance.dashboard.recording_jobs import JobRunning, JobState, RecordingJob, RecordingJobs, model_places
 from appliance.dashboard.schemas import API, ApiModel
+from appliance.detect.runtime_choice import with_remembered_runtime
 from appliance.store.archive import StorageArchive
 from appliance.store.users import AccessLog
 from appliance.web.dependencies import provided
@@ -37,6 +38,17 @@ class DifferingItem(ApiModel):
     found: str
     frame: str
     timeline: str
+
+
+class CameraTrialItem(ApiModel):
+    """A trial on one camera's own recording; fields as in `ProofItem`. cpu_ms: of an inference of the candidate."""
+
+    outcome: Outcome
+    objects: int
+    lost: int
+    gained: int
+    cpu_ratio: float | None
+    cpu_ms: float | None
 
 
 class CostItem(ApiModel):
@@ -75,6 +87,7 @@ class ProofItem(ApiModel):
     agreement: dict[str, float]
     costs: tuple[CostItem, ...]
     differing: list[DifferingItem]
+    cameras: dict[str, CameraTrialItem]
 
     @classmethod
     def of(cls, report: ProofReport) -> ProofItem:
@@ -89,7 +102,8 @@ class ProofItem(ApiModel):
         kinds = {name.removeprefix("kind "): share for name, share in found.shares.items() if name.startswith("kind ")}
         agreement = {kind: 1 - lost / n for kind, (lost, n) in kinds.items() if n}
         costs = tuple(CostItem.of_row(each) for each in report.costs or ())
-        return cls.of_row(report, **judged, differing=differing, agreement=agreement, costs=costs)
+        cameras = {name: CameraTrialItem.of_row(each) for name, each in report.cameras.items()}
+        return cls.of_row(report, **judged, differing=differing, agreement=agreement, costs=costs, cameras=cameras)
 
 
 class TryModel(NameModel):
@@ -126,14 +140,20 @@ class NetworkProver:
         job = self._jobs.newest("prove_network")
         return None if job is None else NetworkTrialItem.of(job)
 
-    def outcomes(self) -> dict[str, Outcome]:
-        """Return the outcome of the last trial of each network."""
-        return {each.candidate: each.judgement.outcome for each in reversed(self._proofs.all())}
+    def tried(self) -> dict[str, ProofItem]:
+        """Return the last trial of each network, with what its last one on the recording says of each camera."""
+        found: dict[str, ProofItem] = {}
+        for each in reversed(self._proofs.all()):
+            item, before = ProofItem.of(each), found.get(each.candidate)
+            if before is not None and not item.cameras:
+                item = item.model_copy(update={"cameras": before.cameras})
+            found[each.candidate] = item
+        return found
 
     def start(self, wanted: TryModel, now_t: float) -> NetworkTrialItem:
         """Begin. Raise ModelError, JobRunning, or Problem: nothing is recorded."""
-        now = self._config.detector
-        then = now.model_copy(update={"model": wanted.model, "precision": "auto"})
+        now = with_remembered_runtime(self._config.detector, self._root)
+        then = self._config.detector.model_copy(update={"model": wanted.model, "precision": "auto"})
         places = {place for each in (now, then) for place in model_places(each)[1]}
         footage = list(self._footage(wanted.hours))
         if not footage:

@@ -15,6 +15,7 @@ from appliance.dashboard.alert_reader import Reader
 from appliance.dashboard.openapi import media
 from appliance.dashboard.recording_jobs import JobRunning, RecordingJob, RecordingJobs, model_places
 from appliance.dashboard.schemas import API, ApiModel, NothingMore, RequestModel
+from appliance.detect.runtime_choice import with_remembered_runtime
 from appliance.explain.recording_tasks import SCENARIOS_TASK, ScenariosTask, without_secrets
 from appliance.keep.scenario_exporter import KeepOptions, ScenarioExporter
 from appliance.keep.scenario_file import ReviewedAs
@@ -198,7 +199,8 @@ def _prove(exporter: ScenarioExporter, jobs: RecordingJobs, stored: StoredScenar
     folder, about = stored.folder.absolute(), {"page": f"/alerts/{quote(stored.card.alert, safe='')}"}
     try:
         models, readable = model_places(exporter.config.detector)
-        task = {"file": str(folder / f"{stored.name}.scenario.yaml"), "model_folder": models}
+        way = with_remembered_runtime(exporter.config.detector, exporter.root).model_dump(mode="json")
+        task = {"file": str(folder / f"{stored.name}.scenario.yaml"), "model_folder": models, "way": way}
         jobs.start("run_scenario", stored.card.camera, task, (folder, *readable), about, ended=ended)
     except (JobRunning, ModelError) as error:
         exporter.store.note_proof(stored, "not run", str(error))
@@ -219,11 +221,12 @@ def run_scenarios(exporter: Exporter, jobs: Jobs, wanted: NothingMore) -> Scenar
     kept = [each for each in exporter.store.all() if each.card is not None]
     if not kept:
         raise Problem(409, "Nothing is kept yet: keep a reviewed alert as a scenario first.")
-    now = {name: without_secrets(exporter.config, name) for name in exporter.config.cameras}
+    now = {name: without_secrets(exporter.config, name, exporter.root) for name in exporter.config.cameras}
     files = tuple(str(each.folder.absolute() / f"{each.name}.scenario.yaml") for each in kept)
     with refused_as({JobRunning: 409, ModelError: 422}):
         models, readable = model_places(exporter.config.detector)
-        task = SCENARIOS_TASK.dump_python(ScenariosTask(files, now, models), mode="json")
+        way = with_remembered_runtime(exporter.config.detector, exporter.root)
+        task = SCENARIOS_TASK.dump_python(ScenariosTask(files, now, way, models), mode="json")
         folders = (*(each.folder.absolute() for each in kept), *readable)
         jobs.start("run_scenarios", "", task, folders, {"page": "/scenarios"})
     return ScenarioRun.of(jobs)

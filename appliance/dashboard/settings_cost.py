@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from appliance.config import DashboardSections
+from appliance.store.alerts import teaching_alerts
 from appliance.store.database import Database
 from appliance.store.quotas import StorageLimits, StorageUsage, WriteRates, read_usage, read_write_rates
 from appliance.store.retention import evidence_beyond, recording_beyond
 from appliance.web.templating import size
 from appliance.web.texts import gettext as _
 
+PICTURES_AN_ALERT = 6  # as `vedette export --per-alert` takes them where nothing else is asked for
 SAME = 0.02  # of the room that recording takes: less is no change that a person would see
 
 
 def cost_of(db: Database, before: DashboardSections, after: DashboardSections) -> list[str]:
     """Return what the change deletes at once and what room and looks it takes. Raise StoreError."""
     old, new = (StorageLimits.of(each.storage, each.decisions.cameras) for each in (before, after))
-    found = list(_inferences(before, after))
+    found = [*_inferences(before, after), *_training(db, before, after)]
     if old == new:
         return found
     with db.read() as connection:
@@ -68,3 +70,16 @@ def _inferences(before: DashboardSections, after: DashboardSections) -> Iterator
     if old != new and old:
         text = _("While something moves everywhere, the detector looks {new} times a second instead of {old} times.")
         yield text.format(new=f"{new:g}", old=f"{old:g}")
+
+
+def _training(db: Database, before: DashboardSections, after: DashboardSections) -> Iterator[str]:
+    """Say how many pictures the consent of a camera is about, where it is given or taken back."""
+    old, new = before.decisions.cameras, after.decisions.cameras
+    for name in (each for each in new if each in old and old[each].training != new[each].training):
+        alerts = teaching_alerts(db, name)
+        text = (
+            _("{n} answered alerts of {camera}, with up to {pictures} pictures, may then train a network.")
+            if new[name].training
+            else _("{n} answered alerts of {camera}, with up to {pictures} pictures, then train no network any more.")
+        )
+        yield text.format(n=alerts, camera=after.decisions.shown(name), pictures=alerts * PICTURES_AN_ALERT)

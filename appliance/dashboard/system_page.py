@@ -102,7 +102,7 @@ def models_page(templates: TemplatesPart, reader: Models, prover: ProverPart) ->
     """Return the page of the networks that are here and that can be had. Raise Problem if one cannot be read."""
     with refused_as(REFUSALS):
         return templates.page(
-            "models.html", here="/models", report=reader.report(), trial=prover.newest, outcomes=prover.outcomes()
+            "models.html", here="/models", report=reader.report(), trial=prover.newest, tried=prover.tried()
         )
 
 

@@ -16,6 +16,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from appliance.base.clock import local_weekday_minute
 from appliance.base.errors import ModelError
+from appliance.canary.judge import Outcome, judged_alerts
 from appliance.config import DecisionConfig
 from appliance.dashboard.recording_jobs import JobRunning, JobState, RecordingJob, RecordingJobs, model_places
 from appliance.dashboard.schemas import API, ApiModel, RequestModel
@@ -277,10 +278,19 @@ class TriedAlertItem(TriedAlertPair):
     timeline: str
 
 
+class TrialJudgement(ApiModel):
+    """Whether the changed settings are better, by the alerts that people reviewed; lacking: what that would need."""
+
+    outcome: Outcome
+    reasons: tuple[str, ...]
+    lacking: tuple[str, ...]
+
+
 class TriedReport(TrialItem):
     """A trial with what it found; result null: it is not done, failed or was cancelled. alerts: of the result."""
 
     result: TrialResult | None
+    judgement: TrialJudgement | None
     alerts: list[TriedAlertItem]
 
 
@@ -325,7 +335,7 @@ class SettingsTrials:
         if not spans:
             raise Problem(404, "Nothing is recorded of this time, so nothing can be tried on it.")
         try:
-            sites = [without_secrets(each, name) for each in (self._config, then)]
+            sites = [without_secrets(each, name, self._root) for each in (self._config, then)]
             places = [model_places(site.detector) for site in sites]
         except ModelError as error:
             raise Problem(422, f"The network cannot be loaded: {error}") from None
@@ -362,7 +372,9 @@ class SettingsTrials:
         if item.state != "done":  # it is kept already, and its job is not quite over
             result = None
         alerts = self._alert_items(name, head.spans, result) if result else []
-        return TriedReport.model_validate({**item.model_dump(), "result": result, "alerts": alerts})
+        judgement = TrialJudgement.of_row(judged_alerts(map(_known, alerts))) if result else None
+        found = {"result": result, "alerts": alerts, "judgement": judgement}
+        return TriedReport.model_validate({**item.model_dump(), **found})
 
     def delete(self, name: str, trial: str) -> None:
         """Delete a trial; if it runs, it is ended before. Raise Problem if there is none."""
@@ -470,6 +482,12 @@ Trials = Annotated[SettingsTrials, Depends(provided(SettingsTrials))]
 def page_of(name: str) -> str:
     """Return the page that lists a camera's trials."""
     return f"/cameras/{quote(name, safe='')}/trials"
+
+
+def _known(pair: TriedAlertItem) -> tuple[bool, bool, bool | None]:
+    """Return which settings raise it, and whether it is right, as `judged_alerts` takes it."""
+    review = pair.alert.review if pair.alert is not None else None
+    return pair.before is not None, pair.after is not None, None if review is None else review == "reviewed"
 
 
 def _head(job: RecordingJob) -> TrialHead:

@@ -229,7 +229,7 @@ class WhyReader:
         rows = self._segments.covering(name, begin, t1)
         if not rows or rows[-1].t_end < t0:
             raise Problem(404, "Nothing is recorded of this time, so it cannot be decided again.")
-        site = without_secrets(self._config, name)
+        site = without_secrets(self._config, name, self._root)
         lead = [each for each in self._timeline_store.events(name, t0 - RECALL_S_MAX, begin) if each.alert]
         try:
             folder, models = model_places(site.detector)

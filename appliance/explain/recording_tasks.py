@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from pydantic import TypeAdapter
 
+from appliance.base.detector_config import DetectorConfig
 from appliance.config import CameraConfig, DecisionConfig, HealthConfig
+from appliance.detect.runtime_choice import with_remembered_runtime
 from appliance.types import Event, Gap, SegmentRow
 
 LEAD_S = 30.0  # before the span, for tracks to be what they were
@@ -91,11 +94,12 @@ class ScenariosTask:
     """Kept scenarios, run with the settings that they were kept with and with those in force.
 
     files: of the scenarios. now: what is in force, by camera (see `without_secrets`); a camera that is not there has
-    none. model_folder: where its network lies; "": it has none.
+    none. model_folder: where its network lies; "": it has none. way: the detector in force, as the appliance runs it.
     """
 
     files: tuple[str, ...]
     now: dict[str, DecisionConfig]
+    way: DetectorConfig
     model_folder: str = ""
 
 
@@ -105,12 +109,15 @@ SPAN_TASK: TypeAdapter[SpanTask] = TypeAdapter(SpanTask)
 TRIAL_TASK: TypeAdapter[TrialTask] = TypeAdapter(TrialTask)
 
 
-def without_secrets(config: DecisionConfig, camera: str) -> DecisionConfig:
-    """Return the sections that decide about one camera, without address, password, token or other cameras."""
+def without_secrets(config: DecisionConfig, camera: str, storage: Path | str) -> DecisionConfig:
+    """Return the sections that decide about one camera, without address, password, token or other cameras.
+
+    The network runs on the CPU, there as the choice remembered in the storage folder says.
+    """
     plan = config.cameras[camera].model_copy(update={"url": "rtsp://recorded/", "detect_url": None})
     return replace(
         config,
-        detector=config.detector.model_copy(update={"device": "cpu"}),
+        detector=with_remembered_runtime(config.detector.model_copy(update={"device": "cpu"}), Path(storage)),
         cameras={camera: CameraConfig.model_validate(plan.model_dump(mode="json"))},
         health=HealthConfig(),
     )

@@ -79,6 +79,7 @@ class ScenarioExporter:
 
         settings_at: the settings that were in force at a time (UTC seconds); None: they are not known.
         """
+        self.root = root
         self._settings_at = settings_at
         self._reader = reader
         self.store = ScenarioStore(folder or root / SCENARIOS, clock)

@@ -3,6 +3,8 @@
 It answers which order of the answer (`engine.answer_order`) judges better: one cassette is recorded with each. Compared
 are the escalations that stand on all cassettes and of which the truth is known: the entries of a scenario, or what
 people said of the alerts of a site. `unsure` agrees with neither.
+Of two cassettes the second is a candidate: a prompt or a model is better, worse, or not enough is known, by the test
+that networks have to stand.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from pathlib import Path
 
 from appliance import config, wire
 from appliance.base.errors import UsageError
+from appliance.canary.judge import CandidateJudge, Judgement
 from appliance.replay.cassette_file import CassetteQuery, CassetteReader
 from appliance.scenario import expectations, scenario_loader
 from appliance.scenario.event_metrics import Estimate, estimate_share, format_estimate
@@ -62,18 +65,34 @@ def agree_command(cassettes: Sequence[Path], truth: Path | None, site_file: Path
     about = _of_scenario(truth) if truth is not None else _of_people(site_file)  # type: ignore[arg-type]
     played = [_play(each) for each in cassettes]
     found = agreements(played, about)
+    second = None if len(played) != 2 else compared(played[0], played[1], about)
     lacking = [order for order in ORDERS.values() if order not in {each.order for each in played}]
     if as_json:
-        print(json.dumps({"agreement": [asdict(each) for each in found], "lacking": lacking}))
+        outcome = None if second is None else {"outcome": second.outcome, "reasons": [*second.reasons, *second.lacking]}
+        print(json.dumps({"agreement": [asdict(each) for each in found], "lacking": lacking, "second": outcome}))
         return 0
     for each in found:
         judged = f"{each.escalations} escalations, {each.unsure} unsure, agrees {format_estimate(each.agrees)}"
         print(f"{each.rule:24}  {each.order:15}  {judged}  ({each.cassette}: {each.judge})")
+    if second is not None:
+        print(f"{played[1].name} instead of {played[0].name}: {second.outcome}")
+        print("\n".join(f"  {each}" for each in (*second.reasons, *second.lacking)))
     for order in lacking:
         print(
             f"no cassette of {order}: record one with a worker that has engine.answer_order: {order} (docs/replay.md)"
         )
     return 0
+
+
+def compared(first: _Played, second: _Played, about: Truth) -> Judgement:
+    """Return whether the second judge (a prompt, a model) is better than the first, as networks are (canary.judge)."""
+    judge = CandidateJudge("escalations")
+    for key in sorted(first.verdicts.keys() & second.verdicts.keys()):
+        true = about(*first.verdicts[key])
+        if true in ("confirmed", "rejected"):
+            rights = [each.verdicts[key][1].decision == true for each in (first, second)]
+            judge.add_answer(old_right=rights[0], new_right=rights[1])
+    return judge.verdict()
 
 
 def agreements(played: Sequence[_Played], about: Truth) -> list[Agreement]:

@@ -11,6 +11,7 @@ from appliance.base.child_modules import JOB_FUNCTIONS
 from appliance.base.clock import SystemClock
 from appliance.base.detector_config import DetectorConfig
 from appliance.base.errors import DetectorError, ModelError, SourceError, UsageError
+from appliance.bundle.bundle_store import InForceTable
 from appliance.bundle.manifest import BundleRef
 from appliance.canary.frame_survey import FootageFile
 from appliance.canary.proof_store import ProofReport, ProofStore, apply_outcome
@@ -22,9 +23,10 @@ from appliance.canary.trial import (
     TrialPlan,
     known_objects,
 )
-from appliance.config import load
+from appliance.config import IngestConfig, load
 from appliance.detect import detector as detectors
-from appliance.detect.model_files import bundle_store, model_folders, pull_folder
+from appliance.detect.model_files import AUTO_MODEL, OWN_MODEL, bundle_store, model_folders, pull_folder
+from appliance.detect.runtime_choice import as_at_run_time
 from appliance.keep.scenario_store import ScenarioStore
 from appliance.sandbox.sandbox import Sandbox, SandboxFolders
 from appliance.store.archive import StorageArchive
@@ -40,23 +42,12 @@ def prove_command(
 
     Raises UsageError, ModelError, SourceError, PreconditionError.
     """
-    site = load(site_file)
-    now, root = site.detector, site.storage.dir
-    then = now.model_copy(update={"model": candidate, "precision": "auto"})
+    site = load(site_file).for_ingest()
     if decide and "@" not in candidate:
         raise UsageError(f"--decide is for bundles: name a version, as in {candidate}@2")
-    unknown = set(cameras) - site.cameras.keys()
-    if unknown:
-        raise UsageError(f"there is no camera `{min(unknown)}` in {site_file}")
-    places = _places(now, then)
-    footage = tuple(_footage(StorageArchive(root), cameras or tuple(site.cameras), hours))
-    if not footage:
-        raise SourceError(f"nothing is recorded of the last {hours:g} hours in {root}")
-    kept = [each for each in ScenarioStore(root / SCENARIOS, SystemClock()).all() if each.card][:SCENARIOS_MAX]
-    scenarios = tuple(str(each.folder.resolve() / f"{each.name}.scenario.yaml") for each in kept)
-    # The child that tries them has no environment, and would look for no bundle of this user.
-    plan = TrialPlan(candidate, now, then, footage, scenarios, model_folder=str(pull_folder()))
-    report = CandidateTrial(plan, job_call(root, places)).run(SystemClock().now())
+    plan, call = trial_of(site, candidate, cameras or tuple(site.cameras), hours)
+    root = site.storage.dir
+    report = CandidateTrial(plan, call).run(SystemClock().now())
     ProofStore(root).put(report)
     done = apply_outcome(bundle_store(), BundleRef.parse(candidate), report) if decide else ""
     if as_json:
@@ -64,6 +55,51 @@ def prove_command(
     else:
         print("\n".join([*_lines(report), *filter(None, [done])]))
     return 0 if report.judgement.outcome == "better" else 1
+
+
+def trial_of(site: IngestConfig, candidate: str, cameras: Sequence[str], hours: float) -> tuple[TrialPlan, JobCall]:
+    """Return the trial of a network on the last hours and the kept scenarios, and what runs its jobs.
+
+    Raise UsageError: there is no such camera; ModelError; SourceError: nothing is recorded.
+    """
+    unknown = set(cameras) - site.cameras.keys()
+    if unknown:
+        raise UsageError(f"there is no camera `{min(unknown)}` in the site file")
+    root = site.storage.dir
+    table = bundle_store().in_force()
+    named = {name: opponent(site, table, name, candidate) for name in cameras}
+    whole = opponent(site, table, "", candidate)
+    usual = {"precision": "auto", "labels": None, "head": "auto"}  # of a network that the section does not name
+    settings = {
+        model: as_at_run_time(
+            site.detector if model == site.detector.model
+            else site.detector.model_copy(update={**usual, "model": model}), root,
+        )
+        for model in (whole, candidate, *named.values())
+    }  # fmt: skip
+    archive, now = StorageArchive(root), settings[whole]
+    pieces = (_footage(archive, name, hours, settings[named[name]]) for name in cameras)
+    footage = tuple(each for each in pieces if each is not None)
+    if not footage:
+        raise SourceError(f"nothing is recorded of the last {hours:g} hours in {root}")
+    kept = [each for each in ScenarioStore(root / SCENARIOS, SystemClock()).all() if each.card][:SCENARIOS_MAX]
+    scenarios = tuple(str(each.folder.resolve() / f"{each.name}.scenario.yaml") for each in kept)
+    # The child that tries them has no environment, and would look for no bundle of this user.
+    plan = TrialPlan(candidate, now, settings[candidate], footage, scenarios, model_folder=str(pull_folder()))
+    return plan, job_call(root, _places(*settings.values()))
+
+
+def opponent(site: IngestConfig, table: InForceTable, camera: str, candidate: str) -> str:
+    """Return the network in force ("": for all cameras) as `detector.model` names it; of the candidate, its way back.
+
+    A candidate that is in force on probation is compared with what was before, never with itself.
+    """
+    slot = table.of(camera) if site.detector.model == AUTO_MODEL else None
+    own = site.cameras[camera].model if camera else None
+    model = own or (str(slot.bundle) if slot is not None else site.detector.model)
+    if model != candidate:
+        return model
+    return str(slot.before) if slot is not None and slot.before is not None and not own else OWN_MODEL
 
 
 def job_call(root: Path, models: Sequence[Path]) -> JobCall:
@@ -94,16 +130,15 @@ def _places(*settings: DetectorConfig) -> tuple[Path, ...]:
     return tuple(dict.fromkeys(each.resolve() for each in (*folders, *([store] if store.is_dir() else []))))
 
 
-def _footage(archive: StorageArchive, cameras: Sequence[str], hours: float) -> Iterator[CameraFootage]:
-    for camera in cameras:
-        span = archive.span(camera)
-        if span is None:
-            continue
-        t0, t1 = max(span[0], span[1] - hours * 3600), span[1]
-        rows = [row for row in archive.segments(camera, t0, t1) if row.complete]
-        files = tuple(FootageFile(str((archive.root / row.path).resolve()), row.t_start) for row in rows)
-        if files:
-            yield CameraFootage(camera, files, known_objects(archive.events(camera, t0, t1)))
+def _footage(archive: StorageArchive, camera: str, hours: float, now: DetectorConfig) -> CameraFootage | None:
+    """Return the newest hours of a camera, on which `now` is in force; None: nothing is recorded."""
+    span = archive.span(camera)
+    if span is None:
+        return None
+    t0, t1 = max(span[0], span[1] - hours * 3600), span[1]
+    rows = [row for row in archive.segments(camera, t0, t1) if row.complete]
+    files = tuple(FootageFile(str((archive.root / row.path).resolve()), row.t_start) for row in rows)
+    return CameraFootage(camera, files, known_objects(archive.events(camera, t0, t1)), now) if files else None
 
 
 def _json(report: ProofReport) -> dict[str, Any]:

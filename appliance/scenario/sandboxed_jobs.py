@@ -9,12 +9,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from appliance.base.detector_config import DetectorConfig
 from appliance.base.errors import ConfigError, ModelError
-from appliance.canary import frame_survey
+from appliance.canary import cost_comparison, frame_survey
 from appliance.canary.proof_store import PROOF_REPORT
 from appliance.canary.trial import TRIAL_PLAN, CandidateTrial
 from appliance.config import CameraConfig, DecisionConfig
 from appliance.detect import detector as detectors
+from appliance.detect.detector import ObjectDetector
+from appliance.detect.model_files import named_model
+from appliance.detect.runtime_choice import as_at_run_time, measure_candidates
 from appliance.explain.recording_tasks import SCENARIOS_TASK, SPAN_TASK, TRIAL_TASK
 from appliance.replay.span_replay import replayed_explanation
 from appliance.replay.trial_replay import settings_compared
@@ -22,7 +26,7 @@ from appliance.rules.reportable import rule_place
 from appliance.scenario import scenario_runner
 from appliance.scenario.scenario_loader import ScenarioPlan, load_scenario
 from appliance.scenario.scenario_result import ScenarioResult
-from appliance.scenario.scenario_runner import DetectorCache
+from appliance.scenario.scenario_runner import DetectorCache, DetectorLoader
 
 NICE = 15  # recording and live detection come first
 
@@ -48,21 +52,33 @@ def survey_frames(values: dict[str, Any]) -> Generator[float, None, dict[str, An
     return (yield from frame_survey.survey_frames(values))
 
 
+def compare_costs(values: dict[str, Any]) -> Generator[float, None, list[tuple[float, float]]]:
+    """Yield the share that is done; return CPU times of two networks. values: a CostTask (canary.cost_comparison)."""
+    _give_way()
+    return (yield from cost_comparison.compare_costs(values))
+
+
 def prove_network(values: dict[str, Any]) -> Generator[float, None, dict[str, Any]]:
     """Yield the share that is done; return a ProofReport. values: `plan`, a TrialPlan, and `made_t`, UTC seconds.
 
     Both networks run in this child: one that crashes or hangs ends it, and with it the trial.
     """
     _give_way()
-    trial = CandidateTrial(TRIAL_PLAN.validate_python(values["plan"]), _survey_here)
+    plan = TRIAL_PLAN.validate_python(values["plan"])
+    plan = replace(plan, then=as_at_run_time(plan.then, measure=measure_candidates))
+    trial = CandidateTrial(plan, _survey_here)
     yield from trial.steps()
     return dict(PROOF_REPORT.dump_python(trial.report(values["made_t"]), mode="json"))
 
 
 def _survey_here(function: str, values: Mapping[str, Any], wall_s: float) -> Any:
-    """Run `survey_frames` in this process, as the one function that a trial without scenarios calls."""
-    assert function == "survey_frames"
-    steps = frame_survey.survey_frames(dict(values))
+    """Run in this process what a trial without scenarios calls."""
+    steps: Generator[float, None, Any]
+    if function == "survey_frames":
+        steps = frame_survey.survey_frames(dict(values))
+    else:
+        assert function == "compare_costs"
+        steps = cost_comparison.compare_costs(dict(values))
     while True:
         try:
             next(steps)
@@ -73,14 +89,15 @@ def _survey_here(function: str, values: Mapping[str, Any], wall_s: float) -> Any
 def run_scenario(values: dict[str, Any]) -> Generator[float, None, dict[str, Any]]:
     """Run the scenario `file` with networks of `model_folder`; returns its status and what is wrong, in words.
 
-    model: in place of the one that the scenario names.
+    way: a DetectorConfig, see `_loading`. model: in place of the one that the scenario names.
     """
     _give_way()
     if values["model_folder"]:
         os.environ["VEDETTE_MODELS"] = values["model_folder"]
     plan = load_scenario(Path(values["file"]))
     yield 0.0
-    result = scenario_runner.run_scenario(plan, DetectorCache(values.get("model"), detectors.load))
+    load = _loading(DetectorConfig.model_validate(values["way"]))
+    result = scenario_runner.run_scenario(plan, DetectorCache(values.get("model"), load))
     return {"status": result.status, "text": result.text}
 
 
@@ -90,7 +107,7 @@ def run_scenarios(values: dict[str, Any]) -> Generator[float, None, list[dict[st
     task = SCENARIOS_TASK.validate_python(values)
     if task.model_folder:
         os.environ["VEDETTE_MODELS"] = task.model_folder
-    models, found = DetectorCache(load=detectors.load), []
+    models, found = DetectorCache(load=_loading(task.way)), []
     for number, file in enumerate(task.files):
         yield number / len(task.files)
         row = {"name": Path(file).parent.name, "then": "", "then_text": "", "now": "", "now_text": ""}
@@ -104,6 +121,18 @@ def run_scenarios(values: dict[str, Any]) -> Generator[float, None, list[dict[st
         except (ConfigError, ModelError) as error:  # one that cannot be run keeps no other from it
             row["then"], row["then_text"] = row["then"] or "not run", row["then_text"] or str(error)
     return found
+
+
+def _loading(way: DetectorConfig) -> DetectorLoader:
+    """Return what loads a detector: a network as `way` runs it, where the settings name that one and leave it open."""
+
+    def load(settings: DetectorConfig) -> ObjectDetector:
+        is_open = settings.precision == "auto" and settings.backend in ("auto", way.backend)
+        if is_open and named_model(settings.model) == named_model(way.model):
+            settings = settings.model_copy(update={name: getattr(way, name) for name in ("backend", "precision")})
+        return detectors.load(settings)
+
+    return load
 
 
 def _outcome(result: ScenarioResult) -> tuple[str, str]:

@@ -34,7 +34,7 @@ from appliance.store.rows import (
     read_step,
     read_verdict,
 )
-from appliance.types import AlertChange, Event, Review, Route
+from appliance.types import TEACHING_KINDS, AlertChange, Event, Review, Route
 
 logger = logging.getLogger(__name__)
 
@@ -286,6 +286,17 @@ class AlertStore:
 
     def _list(self, tail: str, values: Sequence[object]) -> list[AlertRow]:
         return [read_alert(row) for row in self._db.rows(f"SELECT {ALERT_COLUMNS} FROM alert {tail}", values)]
+
+
+def teaching_alerts(db: Database, camera: str) -> int:
+    """Return how many closed alerts of a camera a person, or a judge that may teach, has answered."""
+    kinds = ", ".join("?" * len(TEACHING_KINDS))
+    row = db.row(
+        f"""SELECT count(*) AS n FROM alert WHERE camera = ? AND audit = 0 AND deleted_t IS NULL AND t_end IS NOT NULL
+        AND (review IS NOT NULL OR verdict IN ('confirmed', 'rejected') AND judge IN ({kinds}))""",
+        (camera, *TEACHING_KINDS),
+    )
+    return 0 if row is None else int(row["n"])
 
 
 def _bounded(limit: int) -> int:

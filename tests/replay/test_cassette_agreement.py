@@ -50,6 +50,7 @@ def test_orders_are_compared_on_the_same_escalations(tmp_path: Path, capsys: pyt
     assert first["agrees"]["low"] < 0.5, "two of two prove little"
     assert (second["escalations"], second["unsure"], second["agrees"]["value"]) == (2, 1, 0.5)
     assert printed["lacking"] == ["one_token"]
+    assert printed["second"]["outcome"] == "not enough", "two verdicts say nothing about a prompt"
     assert main(command) == 0
     assert "no cassette of one_token: record one" in capsys.readouterr().out
     assert main([*command[:-2]]) == 2

@@ -5,6 +5,7 @@ Only systemctl is a stand-in: it starts what the unit says, as the unit's user.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shutil
@@ -18,6 +19,7 @@ from tests.support.ports import quiet_port
 
 ROOT = Path(__file__).parents[2]
 BEFORE = "a6ec629"  # the last commit with the modules loose in appliance/
+BEFORE_BUNDLES = "07874925"  # the last commit that knows no bundle: networks are files of models.toml
 FOLDERS = ("/opt", "/etc", "/usr/local", "/var/lib", "/var/cache")
 
 SYSTEMCTL = """\
@@ -127,11 +129,11 @@ def copy_of_this_tree(to: Path) -> None:
         shutil.copy(ROOT / name, to / name)
 
 
-def tree_before(to: Path) -> None:
-    """The tree before the packages were made, from the history."""
-    archive = subprocess.run(["git", "archive", BEFORE], cwd=ROOT, capture_output=True, check=False)
+def tree_before(to: Path, commit: str = BEFORE, *folders: str) -> None:
+    """The tree before the packages were made, or that of another commit, from the history; folders: only these."""
+    archive = subprocess.run(["git", "archive", commit, *folders], cwd=ROOT, capture_output=True, check=False)
     if archive.returncode:
-        pytest.skip(f"the history does not hold {BEFORE}: clone without --depth to upgrade from the version before")
+        pytest.skip(f"the history does not hold {commit}: clone without --depth to upgrade from the version before")
     to.mkdir()
     subprocess.run(["tar", "-x", "-C", str(to)], input=archive.stdout, check=True)
 
@@ -153,6 +155,44 @@ def played(story: str, tmp_path: Path, repository: Path) -> str:
         pytest.skip("no overlay can be mounted here")
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+def network_of(tree: Path, folder: Path, script: str) -> list[str]:
+    """What a tree's own code answers with this folder of networks."""
+    environment = {**os.environ, "VEDETTE_MODELS": str(folder), "PYTHONPATH": str(tree)}
+    begin = f"import appliance; assert appliance.__file__.startswith({str(tree)!r}), appliance.__file__\n"
+    load = "from appliance.config import DetectorConfig; from appliance.detect import detector\n"
+    show = "print(detector.load(DetectorConfig(model='auto')).name, detector.load(DetectorConfig(model='yard')).name)"
+    done = subprocess.run(
+        [sys.executable, "-c", begin + load + script + show], cwd=tree, env=environment, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+def test_a_downgrade_finds_the_networks_that_it_left(tmp_path: Path) -> None:
+    """The version before runs what it ran; after the upgrade what is installed is a bundle; the way back is free."""
+    tree_before(tmp_path / "before", BEFORE_BUNDLES, "appliance", "models")
+    folder = tmp_path / "networks"
+    folder.mkdir()
+    data = (ROOT / "models" / "vedette-nano.onnx").read_bytes()
+    (folder / "yard.onnx").write_bytes(data)
+    (folder / "models.toml").write_text(
+        f'[yard]\nfile = "yard.onnx"\nsha256 = "{hashlib.sha256(data).hexdigest()}"\nlicence = "Apache-2.0"\n'
+        'labels = ["person", "bicycle", "car", "motorcycle", "bus", "truck", "cat", "dog"]\ninput = [416, 416]\n'
+    )
+    before = network_of(tmp_path / "before", folder, "")
+    upgrade = (
+        "from appliance.detect.bundle_maker import adopt_network\n"
+        "from appliance.detect.model_files import bundle_store\n"
+        "ref = adopt_network('yard'); bundle_store().put_in_force(ref)\n"
+    )
+    after = network_of(ROOT, folder, upgrade)
+    assert (after[1].partition("@")[0], len(list(folder.glob("bundles/yard/*/manifest.json")))) == ("yard", 1)
+    assert after[0] == after[1], "what is in force is what `auto` stands for"
+    assert network_of(tmp_path / "before", folder, "") == before
+    assert len(before) == 2
 
 
 @pytest.mark.slow

@@ -55,7 +55,7 @@ PROCESSES = {
     "store": {
         *RUNS, *(f"appliance scenario {each}" for each in ("keep", "list", "delete")), "appliance calibrate",
         "appliance export", "appliance cassette from-store", "appliance diagnostics", "appliance backup",
-        "appliance restore", "appliance models prove",
+        "appliance restore", "appliance models prove", "appliance advise",
     },
     "lab": {
         *(f"appliance scenario {each}" for each in ("run", "compare", "curve")), "appliance tune", "appliance evaluate",

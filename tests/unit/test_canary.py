@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import sys
 import threading
@@ -13,11 +14,20 @@ import pytest
 
 from appliance.base.clock import ManualClock, SystemClock
 from appliance.base.detector_config import DetectorConfig
-from appliance.base.errors import DetectorError, ModelError, SourceError
+from appliance.base.errors import DetectorError, ModelError, SourceError, UsageError
 from appliance.bundle.bundle_store import BundleStore
 from appliance.bundle.manifest import BundleRef
 from appliance.canary.frame_survey import FootageFile
-from appliance.canary.judge import ALPHA, LOST_MAX, CandidateJudge, Judgement, PairedObject, RunCosts, ShareTest
+from appliance.canary.judge import (
+    ALPHA,
+    LOST_MAX,
+    CandidateJudge,
+    Judgement,
+    PairedObject,
+    RunCosts,
+    ShareTest,
+    judged_alerts,
+)
 from appliance.canary.light import light_of
 from appliance.canary.proof_store import ProofReport, ProofStore, apply_outcome
 from appliance.canary.trial import (
@@ -29,6 +39,8 @@ from appliance.canary.trial import (
 from appliance.config import SiteConfig
 from appliance.core.ingest_supervisor import IngestSupervisor
 from appliance.detect.bundle_maker import describe_network
+from appliance.lab.advise_command import advise_command
+from appliance.lab.prove_command import opponent, prove_command
 from appliance.sandbox.sandbox import Sandbox, SandboxFolders
 from tests.support.candidate_networks import OWN, Candidate, bad_candidates, equal_candidates
 from tests.support.dashboard_site import Site
@@ -47,17 +59,18 @@ class SurveyChild:
         self._known: dict[str, Any] = {}
 
     def __call__(self, function: str, values: Mapping[str, Any], wall_s: float) -> Any:
-        if function != "survey_frames":
-            raise ModelError("there are no scenarios here")
-        model = values["detector"]["model"]
-        if model == str(OWN) and model in self._known:
-            return self._known[model]
+        model = values["detector"]["model"] if function == "survey_frames" else ""
+        known = f"{model} on {len(values['files'])}"
+        if known in self._known:
+            return self._known[known]
         folders = SandboxFolders(readable=(FIXTURES, OWN.parent, self._folder))
         raises = (SourceError, ModelError, DetectorError)
-        child = Sandbox("appliance.canary.frame_survey", LIMITS, folders, raises=raises)
+        module = {"survey_frames": "frame_survey", "compare_costs": "cost_comparison"}[function]
+        child = Sandbox(f"appliance.canary.{module}", LIMITS, folders, raises=raises)
         try:
-            self._known[model] = child.call(function, dict(values), wall_s=wall_s)
-            return self._known[model]
+            found = child.call(function, dict(values), wall_s=wall_s)
+            self._known |= {known: found} if model == str(OWN) else {}
+            return found
         finally:
             child.close()
 
@@ -71,7 +84,9 @@ def tried(candidate: Candidate, folder: Path, child: SurveyChild) -> Judgement:
     """Try a candidate on 160 key frames of our rendered clips, day, dusk and infrared."""
     path = folder / f"{candidate.name}.onnx"
     candidate.write(path)
-    files = tuple(FootageFile(str(clip), 1e6 * number) for number, clip in enumerate(CLIPS))
+    # What ends at its first frame, or takes its memory there, is no more broken on more frames: the wait is short.
+    clips = CLIPS[:1] if candidate.kind in ("crash", "hang", "memory") else CLIPS
+    files = tuple(FootageFile(str(clip), 1e6 * number) for number, clip in enumerate(clips))
     plan = TrialPlan(
         candidate.name, NETWORK, NETWORK.model_copy(update={"model": str(path)}), (CameraFootage("gate", files),),
         every_s=0.5,
@@ -155,6 +170,21 @@ def test_gates_of_memory_energy_and_load_stop_a_candidate() -> None:
         assert words in found.reasons[0]
 
 
+def test_changed_settings_are_judged_by_the_alerts_that_people_answered() -> None:
+    both, missed, left_out, new = (True, True), (True, False), (True, False), (False, True)
+    assert judged_alerts([(*both, True)] * 40).lacking == (
+        "nothing shows it to be better: neither known alerts nor a lower cost",
+    )
+    better = judged_alerts([(*both, True)] * 40 + [(*left_out, False)] * 12)
+    assert (better.outcome, better.reasons) == ("better", ("of known alerts and scenarios it wins 12 and loses 0",))
+    worse = judged_alerts([(*both, True)] * 20 + [(*missed, True)] * 20)
+    assert worse.outcome == "worse"
+    assert "it loses 20 of 40 alerts (all)" in worse.reasons
+    unanswered = judged_alerts([(*missed, None)] * 50)
+    assert (unanswered.outcome, unanswered.objects) == ("not enough", 0), "it may have been right to leave them out"
+    assert judged_alerts([(*both, None)] * 10 + [(*new, None)] * 40).outcome == "worse", "a flood of new alerts"
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("candidate", list(bad_candidates(8)), ids=lambda each: each.kind)
 def test_each_kind_of_broken_network_is_stopped(candidate: Candidate, child: SurveyChild, tmp_path: Path) -> None:
@@ -170,10 +200,15 @@ def test_equal_networks_are_not_stopped(candidate: Candidate, child: SurveyChild
 
 
 @pytest.mark.slow
-def test_fifty_broken_ones_are_stopped_and_at_most_two_of_fifty_equal_ones(child: SurveyChild, tmp_path: Path) -> None:
-    passed = [each.name for each in bad_candidates(50) if tried(each, tmp_path, child).outcome != "worse"]
+@pytest.mark.parametrize("candidate", list(bad_candidates(50)), ids=lambda each: each.name)
+def test_each_of_fifty_broken_ones_is_stopped(candidate: Candidate, child: SurveyChild, tmp_path: Path) -> None:
+    assert tried(candidate, tmp_path, child).outcome == "worse"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)  # fifty of them, each some seconds of CPU time
+def test_at_most_two_of_fifty_equal_ones_are_stopped(child: SurveyChild, tmp_path: Path) -> None:
     stopped = [each.name for each in equal_candidates(50) if tried(each, tmp_path, child).outcome == "worse"]
-    assert passed == []
     assert len(stopped) <= 2, stopped
 
 
@@ -216,6 +251,24 @@ def test_a_better_one_stays_and_a_worse_one_leaves_in_round_after_round(tmp_path
     assert slot is not None
     assert (slot.bundle, slot.state) == (second, "proven")
     assert third in store.in_force().quarantined
+
+
+def test_a_candidate_in_force_is_compared_with_what_was_before_it(tmp_path: Path) -> None:
+    store = BundleStore(tmp_path / "bundles")
+    first, second, third = (installed(store, version) for version in ("101", "102", "103"))
+    cameras = {name: {"url": "rtsp://127.0.0.1/x"} for name in ("gate", "yard")} | {
+        "door": {"url": "rtsp://127.0.0.1/x", "model": "picodet-s"}
+    }
+    site = SiteConfig.model_validate({"cameras": cameras}).for_ingest()
+    assert opponent(site, store.in_force(), "gate", str(first)) == "auto"
+    store.put_in_force(first)
+    store.put_in_force(second, state="probation")
+    store.put_in_force(third, "yard", state="probation")
+    table = store.in_force()
+    assert [opponent(site, table, name, str(second)) for name in ("", "gate", "yard", "door")] == [
+        str(first), str(first), str(third), "picodet-s",
+    ]  # fmt: skip
+    assert opponent(site, table, "yard", str(third)) == str(first), "what was proven before"
 
 
 def test_ingest_that_dies_with_a_network_on_probation_gets_the_one_before_back(tmp_path: Path) -> None:
@@ -261,8 +314,6 @@ class Deaths:
 def test_a_site_tries_a_network_on_its_recording_and_shows_what_differs(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    from appliance.lab.prove_command import prove_command
-
     site = Site(tmp_path / "site", ManualClock(1_700_000_000.0))
     site.record_clip("gate", CLIPS[0], 1_700_000_000.0, 8.0)
     file = tmp_path / "site.yaml"
@@ -282,4 +333,11 @@ def test_a_site_tries_a_network_on_its_recording_and_shows_what_differs(
         page = client.get("/proofs").text
     assert (item["outcome"], item["frames"]) == ("not enough", report.frames)
     assert "vedette-nano-int8" in page
+    assert advise_command(file, hours=3.0, cameras=["gate"], models=["vedette-nano-int8"], as_json=True) == 0
+    (advice,) = json.loads(capfd.readouterr().out)
+    assert (advice["network"], advice["cameras"]["gate"]["outcome"]) == ("vedette-nano-int8", "not enough")
+    assert advice["cameras"]["gate"]["objects"] >= advice["cameras"]["gate"]["lost"]
+    assert advice["cameras"]["gate"]["cpu_ms"] > 0
+    with pytest.raises(UsageError, match="attic"):
+        advise_command(file, hours=3.0, cameras=["attic"], models=["vedette-nano-int8"], as_json=True)
     site.close()

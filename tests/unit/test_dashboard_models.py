@@ -13,6 +13,8 @@ from starlette.testclient import TestClient
 
 from appliance.base.clock import SystemClock
 from appliance.bundle.rollout import shadow_of
+from appliance.canary.judge import Judgement
+from appliance.canary.proof_store import ProofReport, ProofStore
 from appliance.config import SiteConfig
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import CoreProbes, IngestOrders
@@ -162,6 +164,46 @@ def test_a_network_is_tried_on_the_recording_from_the_page(tmp_path: Path) -> No
         assert found["frames"] >= 3
         assert found["networks"][0] != found["networks"][1]
         assert client.delete("/api/v1/proofs").json()["state"] == "done"
+    site.close()
+
+
+def test_a_network_is_put_in_force_for_one_camera_and_taken_back(
+    client: TestClient, tmp_path: Path, restarts: list[str]
+) -> None:
+    def use(model: str, camera: str = "gate", status: int = 200) -> object:
+        body = {"model": model, "base": client.get("/api/v1/models").json()["base"], "camera": camera}
+        answer = client.post("/api/v1/models/use", json=body)
+        assert answer.status_code == status, answer.text
+        return client.get("/api/v1/models").json()["cameras"]
+
+    def written() -> object:
+        return yaml.safe_load((tmp_path / "site.yaml").read_text())["cameras"]["gate"].get("model")
+
+    assert use("yard") == {"gate": "yard"}
+    assert written() == "yard"
+    assert use("vedette-nano") == {}
+    assert written() is None
+    ref = adopt_network("yard")
+    assert use(str(ref)) == {"gate": str(ref)}, "a version by its pointer, on probation"
+    slot = bundle_store().in_force().cameras["gate"]
+    assert (slot.bundle, slot.state, written()) == (ref, "probation", None)
+    assert "has yard@" in client.get("/models").text
+    assert use("vedette-nano") == {}
+    use("yard", camera="attic", status=404)
+    assert restarts == ["ingest"] * 4
+
+
+def test_what_a_trial_found_on_each_camera_is_beside_the_network(tmp_path: Path) -> None:
+    site = Site(tmp_path, SystemClock())
+    found = Judgement("better", objects=20, lost=1, gained=4, cpu_ratio=1.5, cpu_ms=14.2)
+    whole = Judgement("not enough", objects=20, lost=1)
+    report = ProofReport("vedette-nano@9", 1.0, whole, ("a", "b"), 9, 60.0, 6.0, (), cameras={"gate": found})
+    ProofStore(tmp_path).put(report)
+    with site.client() as client:
+        (item,) = client.get("/api/v1/proofs").json()
+    assert item["cameras"] == {
+        "gate": {"outcome": "better", "objects": 20, "lost": 1, "gained": 4, "cpu_ratio": 1.5, "cpu_ms": 14.2}
+    }
     site.close()
 
 

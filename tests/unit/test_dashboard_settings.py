@@ -279,6 +279,17 @@ def test_a_change_says_what_it_deletes_and_takes_before_it_is_made(settings: Fix
     assert faster == ["While something moves everywhere, the detector looks 10 times a second instead of 5 times."]
 
 
+def test_the_consent_of_a_camera_says_how_many_pictures_it_is_about(settings: Fixture) -> None:
+    site, t = settings.site, settings.site.clock.now() - 600
+    for number in range(4):
+        site.raise_alert(f"alert-{number}", t + 60 * number, seconds=None if number == 3 else 3.0)
+        site.alerts.review(f"alert-{number}", "reviewed" if number else "false_alarm", site.clock.now())
+    site.alerts.review("alert-1", None, site.clock.now())
+    change = {"path": ["cameras", "gate", "training"], "value": True}
+    (said,) = settings.post("/check", change)["cost"]
+    assert said == "2 answered alerts of gate, with up to 12 pictures, may then train a network."
+
+
 def test_changed_rules_are_tried_on_stored_boxes(settings: Fixture) -> None:
     site = settings.site
     t0 = site.clock.now() - 60

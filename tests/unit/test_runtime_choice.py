@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 
 from appliance.base.errors import ModelError
-from appliance.config import DetectorConfig
+from appliance.config import DetectorConfig, SiteConfig
 from appliance.detect import detector, model_files, runtime_choice
 from appliance.detect.accelerators import Accelerator, accelerators
 from appliance.detect.runtime_choice import RuntimeCandidate, RuntimeChoice
+from appliance.explain.recording_tasks import without_secrets
+from appliance.scenario import sandboxed_jobs
 from appliance.scenario.scenario_runner import DetectorCache
 from tests.support import tiny_networks as tiny
 from tests.support.tiny_networks import Thing
@@ -495,3 +497,19 @@ def test_of_what_comes_with_vedette_every_variant_is_there_and_says_what_is_know
     assert as_accurate[0] == "fp32"
     assert ("int8" in as_accurate) == (max(lost.values()) <= 0.01 + 1e-9)
     assert "bf16" not in as_accurate
+
+
+def test_jobs_on_the_recording_run_the_network_as_the_appliance_does(
+    place: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = place(AS_GOOD)
+    camera = {"url": "rtsp://192.168.1.20/main"}
+    site = SiteConfig.model_validate({"detector": {"model": "yard", "backend": "onnx"}, "cameras": {"gate": camera}})
+    assert without_secrets(site.for_decisions(), "gate", storage).detector.precision == "auto", "nothing is remembered"
+    way = runtime_choice.settle_runtime(SETTINGS, storage, Meter(monkeypatch, fp32=0.020, int8=0.013))
+    assert without_secrets(site.for_decisions(), "gate", storage).detector.precision == "int8"
+    loaded: list[str] = []
+    monkeypatch.setattr(runtime_choice.detector, "load", lambda settings: loaded.append(settings.precision))
+    for settings in (SETTINGS, SETTINGS.model_copy(update={"precision": "fp32"}), DetectorConfig(model="other")):
+        sandboxed_jobs._loading(way)(settings)
+    assert loaded == ["int8", "fp32", "auto"], "a kept scenario that leaves it open, one that does not, another network"

@@ -44,7 +44,7 @@ def compared(site: Site, then: SiteConfig, *spans: tuple[float, float]) -> tuple
     found = [
         TrialSpan(t0, t1, tuple(site.segments.covering("gate", t0, t1)), (), MONDAY_NOON) for t0, t1 in spans
     ]  # fmt: skip
-    setups = [TrialSetup(without_secrets(each.for_decisions(), "gate")) for each in (plan(), then)]
+    setups = [TrialSetup(without_secrets(each.for_decisions(), "gate", site.root)) for each in (plan(), then)]
     told = json.loads(TRIAL_TASK.dump_json(TrialTask(str(site.root), "gate", tuple(found), setups[0], setups[1])))
     assert "hunter2" not in json.dumps(told)
     steps, shares = settings_compared(TRIAL_TASK.validate_python(told)), []
