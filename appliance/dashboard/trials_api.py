@@ -279,7 +279,7 @@ class TriedAlertItem(TriedAlertPair):
 
 
 class TrialJudgement(ApiModel):
-    """Whether the changed settings are better, by the alerts that people reviewed; lacking: what that would need."""
+    """Tell whether the changed settings are better, by the alerts that people reviewed; lacking: what that would need."""
 
     outcome: Outcome
     reasons: tuple[str, ...]
