@@ -12,7 +12,7 @@ from appliance.store.retention import evidence_beyond, recording_beyond
 from appliance.web.templating import size
 from appliance.web.texts import gettext as _
 
-PICTURES_AN_ALERT = 6  # as `vedette export --per-alert` takes them where nothing else is asked for
+IMAGES_AN_ALERT = 6  # as `vedette export --per-alert` takes them where nothing else is asked for
 SAME = 0.02  # of the room that recording takes: less is no change that a person would see
 
 
@@ -82,4 +82,4 @@ def _training(db: Database, before: DashboardSections, after: DashboardSections)
             if new[name].training
             else _("{n} answered alerts of {camera}, with up to {pictures} pictures, then train no network any more.")
         )
-        yield text.format(n=alerts, camera=after.decisions.shown(name), pictures=alerts * PICTURES_AN_ALERT)
+        yield text.format(n=alerts, camera=after.decisions.shown(name), pictures=alerts * IMAGES_AN_ALERT)
