@@ -266,6 +266,8 @@ SENTENCES: tuple[str, ...] = (
     "ended the trial of a model",
     "Nothing is recorded yet on which it could be tried.",
     "put a model in force",
+    "had a model compared live",
+    "ended a live comparison",
     "went back to a model",
     "removed a target",
     "sent a test message",

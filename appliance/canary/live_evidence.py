@@ -53,7 +53,7 @@ class LiveEvidence:
 
     @property
     def is_full(self) -> bool:
-        """Say whether no more frames are compared: so many did not decide it."""
+        """Return whether no more frames are compared: so many did not decide it."""
         return self.frames >= FRAMES_MAX
 
     def add(self, frame: LiveFrame) -> None:

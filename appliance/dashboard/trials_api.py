@@ -279,7 +279,7 @@ class TriedAlertItem(TriedAlertPair):
 
 
 class TrialJudgement(ApiModel):
-    """Tell whether the changed settings are better, by the alerts that people reviewed; lacking: what that would need."""
+    """The outcome for the changed settings by the alerts that people reviewed; lacking: what "better" would need."""
 
     outcome: Outcome
     reasons: tuple[str, ...]
