@@ -233,8 +233,6 @@ SENTENCES: tuple[str, ...] = (
     "something moves or is followed",
     "a key frame was damaged",
     "detect.latency is lowest",
-    "had a model compared live",
-    "ended a live comparison",
     "added a camera",
     "changed a camera",
     "removed a camera",
