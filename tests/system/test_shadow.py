@@ -161,7 +161,7 @@ def test_a_blind_one_on_probation_answers_and_is_not_proven_but_leaves(
 def test_one_that_fails_or_hangs_is_stopped_and_ingest_goes_on(
     make: Callable[..., Appliance], tmp_path: Path, fault: str
 ) -> None:
-    site = make(cpu_s=6.0)
+    site = make(cpu_s=2.0)
     change = {"fails": candidates.fails, "hangs": candidates.hangs}[fault]
     ref = install(site.store, "3", partial(candidates.changed, change=change), tmp_path)
     begin_shadow(site.store, ref)
