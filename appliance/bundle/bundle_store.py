@@ -60,6 +60,11 @@ class InForceTable:
         return self.cameras.get(camera, self.everywhere)
 
     @property
+    def pointers(self) -> dict[str, InForce]:
+        """Every pointer that there is by its camera; `""`: that of all cameras without one, which comes first."""
+        return ({"": self.everywhere} if self.everywhere else {}) | dict(self.cameras)
+
+    @property
     def slots(self) -> tuple[InForce, ...]:
         """Every pointer that there is, those of cameras first."""
         return (*self.cameras.values(), *((self.everywhere,) if self.everywhere else ()))
@@ -227,11 +232,10 @@ class BundleStore:
         with self.changing():
             table = self.in_force()
             table = replace(table, quarantined={**table.quarantined, ref: reason})
-            slots = {"": table.everywhere, **table.cameras}
-            for camera, slot in slots.items():
-                if slot is not None and slot.bundle == ref:
+            for camera, slot in table.pointers.items():
+                if slot.bundle == ref:
                     table = _with_slot(table, camera, self._before(slot, table))
-                elif slot is not None and slot.before == ref:
+                elif slot.before == ref:
                     table = _with_slot(table, camera, replace(slot, before=None))
             self._write(table)
 

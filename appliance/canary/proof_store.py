@@ -65,8 +65,7 @@ def apply_outcome(store: BundleStore, ref: BundleRef, report: ProofReport) -> st
     if outcome == "worse":
         store.quarantine(ref, "; ".join(report.judgement.reasons))
         return f"{ref} is in quarantine, and is not in force anywhere"
-    slots = {"": table.everywhere, **table.cameras}
-    states = {camera: slot.state for camera, slot in slots.items() if slot is not None and slot.bundle == ref}
+    states = {camera: slot.state for camera, slot in table.pointers.items() if slot.bundle == ref}
     waiting = [camera for camera, state in states.items() if state == "probation"]
     if waiting and report.source == "recording":
         if not report.judgement.kept:
@@ -94,30 +93,32 @@ class ProofStore:
     def put(self, report: ProofReport) -> None:
         """Keep a report in place of an older one of this candidate. Raise DiskWriteError."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        write_file(self._path(report), PROOF_REPORT.dump_json(report, indent=1))
+        write_file(self._path(report.candidate, report.source), PROOF_REPORT.dump_json(report, indent=1))
         for old in self.all()[KEPT_MAX:]:
-            self._path(old).unlink(missing_ok=True)
+            self._path(old.candidate, old.source).unlink(missing_ok=True)
 
     def all(self) -> list[ProofReport]:
         """Return all reports, the newest first; one that cannot be read is left out."""
-        found = []
-        for path in self._folder.glob("*.json"):
-            try:
-                found.append(PROOF_REPORT.validate_json(path.read_bytes()))
-            except (OSError, ValidationError):
-                continue
+        found = filter(None, map(_read, self._folder.glob("*.json")))
         return sorted(found, key=lambda each: -each.made_t)
 
-    def of(self, candidate: str, source: Source | None = None) -> ProofReport | None:
+    def of(self, candidate: str, source: Source = "recording") -> ProofReport | None:
         """Return the last trial of a candidate, on recording or live; None: it was not tried."""
-        found = (each for each in self.all() if each.candidate == candidate and source in (None, each.source))
-        return next(found, None)
+        report = _read(self._path(candidate, source))
+        return report if report is not None and report.candidate == candidate else None
 
     def agrees(self, ref: BundleRef) -> bool:
         """Return whether a bundle was shown on live frames to lose little of what the network before it finds."""
         report = self.of(str(ref), "live")
         return report is not None and report.judgement.kept and report.judgement.outcome != "worse"
 
-    def _path(self, report: ProofReport) -> Path:
-        live = ".live" if report.source == "live" else ""
-        return self._folder / f"{report.candidate.replace('/', '_')}{live}.json"
+    def _path(self, candidate: str, source: Source) -> Path:
+        live = ".live" if source == "live" else ""
+        return self._folder / f"{candidate.replace('/', '_')}{live}.json"
+
+
+def _read(path: Path) -> ProofReport | None:
+    try:
+        return PROOF_REPORT.validate_json(path.read_bytes())
+    except (OSError, ValidationError):
+        return None

@@ -255,9 +255,8 @@ class NetworkSwitch:
 
     def _take_back(self, wanted: _Wanted, now: _Wanted, table: InForceTable, why: str) -> None:
         """Leave in force what is; a network for which this board had no time is not blamed, and may be tried again."""
-        slots = {"": table.everywhere, **table.cameras}
-        for camera, slot in slots.items():
-            if slot is not None and slot.state == "probation" and str(slot.bundle) in wanted.bundles - now.bundles:
+        for camera, slot in table.pointers.items():
+            if slot.state == "probation" and str(slot.bundle) in wanted.bundles - now.bundles:
                 try:
                     self._store.roll_back(camera)
                 except (ModelError, PreconditionError) as error:
@@ -272,9 +271,8 @@ class NetworkSwitch:
     def _judge(self, table: InForceTable, now: _Wanted) -> None:
         """Prove networks on probation that have worked, and take back those that do not answer."""
         own = now.cameras
-        slots: list[tuple[str, InForce | None]] = [("", table.everywhere), *table.cameras.items()]
-        for camera, slot in slots:
-            if slot is None or slot.state != "probation":
+        for camera, slot in table.pointers.items():
+            if slot.state != "probation":
                 continue
             enabled = [name for name, each in now.config.cameras.items() if each.enabled]
             names = [name for name in enabled if name not in own] if not camera else [camera]

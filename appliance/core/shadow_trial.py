@@ -186,8 +186,7 @@ class ShadowTrial:
         if named is not None and named not in table.quarantined and named != present:
             return ShadowTask(named, of(named), live, tuple(shared), is_live=False)
         for ref in table.on_probation():
-            slots = {"": table.everywhere, **table.cameras}
-            on = [name for name, slot in slots.items() if slot is not None and slot.bundle == ref]
+            on = [name for name, slot in table.pointers.items() if slot.bundle == ref]
             before = next(slot.before for slot in table.slots if slot.bundle == ref)
             cameras = [*(shared if "" in on else ()), *filter(None, on)]
             return ShadowTask(ref, of(before), of(ref), tuple(cameras), is_live=True)
@@ -269,9 +268,9 @@ class ShadowTrial:
         camera = task.cameras[next(self._turn) % len(task.cameras)]
         command = SampleCommand(id=uuid4().hex[:12], camera=camera, side=self._side)
         sample = self._supervisor.sample(command, SAMPLE_WAIT_S, self._stop)
-        if sample is None or (
-            sample.model == self._names[1] != self._names[0]
-        ):  # none was due; or it is in force by now
+        if sample is None:  # none was due
+            return
+        if sample.model == self._names[1] != self._names[0]:  # it is in force by now
             return
         if sample.error:
             self._wait(sample.error)
