@@ -42,7 +42,7 @@ from cloud_worker import dead_letter_store
 from cloud_worker.config import HandlingConfig
 from cloud_worker.dead_letter_store import DeadLetter, Kind
 from cloud_worker.judge import Judge, JudgeBreaker, JudgeCase, Timings
-from cloud_worker.media_fetch import fetch
+from cloud_worker.media_fetch import FETCHES_MAX, fetch
 from cloud_worker.metrics import WorkerMetrics
 from cloud_worker.stream_setup import Delivery
 
@@ -343,7 +343,8 @@ class EscalationHandler:
             client = await self._link.client()
             try:
                 jetstream = client.jetstream(timeout=PUBLISH_S_MAX)
-                return await self._judge.fetch_case(partial(fetch, jetstream, escalation.site), escalation)
+                gate = asyncio.Semaphore(FETCHES_MAX)
+                return await self._judge.fetch_case(partial(fetch, jetstream, escalation.site, gate=gate), escalation)
             except UplinkError:
                 if attempt == FETCH_TRIES:
                     raise

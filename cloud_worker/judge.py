@@ -140,21 +140,28 @@ class Judge:
         return await self._engine.check()
 
     async def fetch_case(self, fetch: FetchFile, escalation: Escalation) -> JudgeCase:
-        """Fetch the evidence. Raise what `fetch` raises, but for MediaRefused: that file is lost."""
-        files: list[EvidenceFile] = []
-        lost: list[MediaRefused] = []
-        left = EVIDENCE_BYTES_MAX
-        for ref in sorted(escalation.media, key=lambda ref: ref.t):
-            if ref.kind == "clip" and ref.kind not in self._engine.uses:
-                continue  # it would be fetched for nothing
+        """Fetch the evidence, all files together. Raise what `fetch` raises, but for MediaRefused: that file is lost.
+
+        One after the other, each file would wait for the broker's answer to the one before it.
+        """
+
+        async def one(ref: MediaRef, left: int) -> EvidenceFile | MediaRefused:
             try:
-                files.append(await fetch(ref, left))
-                left -= ref.bytes
+                return await fetch(ref, left)
             except MediaRefused as error:
-                lost.append(error)
-        absent = sum(isinstance(each, MediaAbsent) for each in lost)
+                return error
+
+        clips = "clip" in self._engine.uses  # else they would be fetched for nothing
+        refs = sorted((ref for ref in escalation.media if clips or ref.kind != "clip"), key=lambda ref: ref.t)
+        lefts = [EVIDENCE_BYTES_MAX - sum(before.bytes for before in refs[:n]) for n in range(len(refs))]
+        found = await asyncio.gather(*map(one, refs, lefts))
+        lost = [each for each in found if isinstance(each, MediaRefused)]
         return JudgeCase(
-            escalation=escalation, files=tuple(files), lost=tuple(map(str, lost)), absent=absent, decoder=self.decoder
+            escalation=escalation,
+            files=tuple(each for each in found if isinstance(each, EvidenceFile)),
+            lost=tuple(map(str, lost)),
+            absent=sum(isinstance(each, MediaAbsent) for each in lost),
+            decoder=self.decoder,
         )
 
     async def verdict(self, case: JudgeCase, timings: Timings = Timings()) -> Verdict:

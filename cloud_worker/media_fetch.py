@@ -17,7 +17,7 @@ from appliance.broker import broker_errors
 from appliance.wire import CHUNK_BYTES, STREAM_MEDIA, MediaRef, media_subject
 
 FETCH_S_MAX = 10.0  # a chunk of 128 kB on the slowest link that keeps a deadline
-FETCHES_MAX = 8  # at once; more wait for each other on one connection
+FETCHES_MAX = 8  # at once, of one escalation; more wait for each other on one connection
 
 
 class MediaRefused(WireError):
@@ -41,13 +41,14 @@ def chunks_of(size: int) -> int:
     return max(1, -(-size // CHUNK_BYTES))
 
 
-async def fetch(js: JetStreamContext, site: str, ref: MediaRef, bytes_max: int) -> EvidenceFile:
-    """Return all chunks of `ref`, put together.
+async def fetch(
+    js: JetStreamContext, site: str, ref: MediaRef, bytes_max: int, *, gate: asyncio.Semaphore
+) -> EvidenceFile:
+    """Return all chunks of `ref`, put together. gate: of FETCHES_MAX, one for all files of an escalation.
 
     Raise MediaRefused (this image is no use) or UplinkError (try again).
     """
     _check(ref, bytes_max)
-    gate = asyncio.Semaphore(FETCHES_MAX)
     parts = await asyncio.gather(*(_chunk(js, site, ref, n, gate) for n in range(ref.chunks)))
     return _verified(ref, b"".join(parts))
 
