@@ -62,6 +62,7 @@ class OpenAiEngine(ConfigModel):
     model: Annotated[str, Field(min_length=1, max_length=TEXT_CHARS_MAX)]
     api_key: SecretStr | None = None
     answer_order: AnswerOrder = "reason_first"
+    answer_order_by_rule: Annotated[dict[str, AnswerOrder], Field(max_length=256)] = {}
     reason_priority: Annotated[int, Field(ge=0, le=1000)] = 0
     images_max: Annotated[int, Field(ge=1, le=16)] = 4
     crop_side_max: Annotated[int, Field(ge=64, le=4096)] = 512

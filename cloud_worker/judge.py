@@ -59,7 +59,7 @@ class Opinion:
 
     The token counts are 0 when it uses none. `preprocess_s` is part of the time it took. `more`: the answer is `unsure`
     because of the images it was shown, so that more evidence may settle it. `looks` is how often the model was asked.
-    `prompt` is the version of the prompt, when it differs from case to case. `tokens_cached`: of those read, what the
+    `prompt` and `answer_schema` are the engine's, when they differ from case to case. `tokens_cached`: of those read, what the
     server had cached. `by`, `answered_by`, `fallback`: of several engines, which one answered, its name in the worker
     file, and how many better ones did not. `rest`: the reason is still being written, and this brings the whole
     opinion, of the same decision; it never raises, and is cancelled by whoever does not want it.
@@ -75,6 +75,7 @@ class Opinion:
     more: bool = False
     looks: int = 1
     prompt: str = ""
+    answer_schema: str = ""
     tokens_cached: int = 0
     rest: asyncio.Task[Opinion] | None = None
     by: Engine | None = None
@@ -226,7 +227,7 @@ class Judge:
             "engine": engine.name,
             "model": engine.model,
             "prompt_version": opinion.prompt or engine.prompt_version,
-            "answer_schema": engine.answer_schema,
+            "answer_schema": opinion.answer_schema or engine.answer_schema,
             "worker_version": version(),
             "looks": opinion.looks,
             "seconds": round(seconds, 4),

@@ -119,10 +119,11 @@ class OpenAiVlm:
         if not found.shown:
             reason = f"No picture could be shown to the model: {found.lost[0]}."
             return Opinion(decision="unsure", reason=reason, more=True, prompt=prompt_version(case.escalation)), False
-        request = _AskedCase(found.shown, preprocess_s, case.escalation, case.traceparent)
-        if self._settings.answer_order == "one_token":
+        order = settings.answer_order_by_rule.get(case.escalation.rule, settings.answer_order)
+        request = _AskedCase(found.shown, preprocess_s, case.escalation, case.traceparent, order)
+        if order == "one_token":
             return await self._ask_one_token(request), found.more
-        if self._settings.answer_order == "decision_first":
+        if order == "decision_first":
             return await self._ask_streamed(request), found.more
         status, body = await self._post(self._request(request), trace=request.traceparent)
         return self._opinion(status, body, request), found.more
@@ -211,12 +212,14 @@ class OpenAiVlm:
         """Ask a trial escalation with as many images as are allowed, as a limit of the server would show only then."""
         blank = encode_jpeg(np.full((64, 64, 3), 128, np.uint8))
         content = [_image(blank) for _ in range(self._settings.images_max)]
-        request = self._body([*content, {"type": "text", "text": "A trial: answer unsure."}])
+        order = self._settings.answer_order
+        request = self._body([*content, {"type": "text", "text": "A trial: answer unsure."}], order)
         status, body = await self._post(request)
         if status != 200:
             raise EngineError(f"{self._where}: {_complaint(status, body)}")
-        if self._settings.answer_order == "one_token":
-            _, body = await self._post(self._body([{"type": "text", "text": f"A trial.{ONE_WORD}"}], one_word=True))
+        if "one_token" in {order, *self._settings.answer_order_by_rule.values()}:
+            trial = [{"type": "text", "text": f"A trial.{ONE_WORD}"}]
+            _, body = await self._post(self._body(trial, "one_token", one_word=True))
             found = read_completion(body)
             if found is None or not found.choices or found.choices[0].logprobs is None:
                 raise EngineError(f"{self._where}: it gives no logprobs, which answer_order one_token is made of")
@@ -238,10 +241,10 @@ class OpenAiVlm:
         times = [(each.t, each.source.ref) for each in asked.shown]
         prompt = {"type": "text", "text": rule_prompt(asked.escalation)}
         facts = alert_facts(asked.escalation, times)
-        return self._body([prompt, *content, {"type": "text", "text": facts + last}], one_word=last == ONE_WORD)
+        content = [prompt, *content, {"type": "text", "text": facts + last}]
+        return self._body(content, asked.order, one_word=last == ONE_WORD)
 
-    def _body(self, content: list[dict[str, Any]], *, one_word: bool = False) -> bytes:
-        order = self._settings.answer_order
+    def _body(self, content: list[dict[str, Any]], order: AnswerOrder, *, one_word: bool = False) -> bytes:
         request = {
             "model": self._settings.model,
             "messages": [{"role": "system", "content": system_text(order)}, {"role": "user", "content": content}],
@@ -303,15 +306,15 @@ class OpenAiVlm:
         if completion is None:
             return self._unusable("its server's reply is not a chat completion", asked, {})
         counts = completion.tokens()
-        answer = read_answer(completion, len(asked.shown), asked.escalation.language, order=self._settings.answer_order)
+        answer = read_answer(completion, len(asked.shown), asked.escalation.language, order=asked.order)
         if isinstance(answer, str):
             return self._unusable(answer, asked, counts)
         return replace(self._believed(answer, asked), **counts)
 
     def _unusable(self, why: str, asked: _AskedCase, counts: dict[str, Any]) -> Opinion:
         reason = f"The model gave no usable answer: {why}."
-        preprocess_s, prompt = asked.preprocess_s, prompt_version(asked.escalation)
-        return Opinion(decision="unsure", reason=reason, preprocess_s=preprocess_s, prompt=prompt, **counts)
+        words = {"prompt": prompt_version(asked.escalation), "answer_schema": ANSWER_SCHEMAS[asked.order]}
+        return Opinion(decision="unsure", reason=reason, preprocess_s=asked.preprocess_s, **words, **counts)
 
     def _believed(self, answer: VlmAnswer, asked: _AskedCase) -> Opinion:
         supports = {each.picture: each.supports for each in answer.pictures}
@@ -327,17 +330,19 @@ class OpenAiVlm:
             preprocess_s=asked.preprocess_s,
             more=answer.decision == "unsure",
             prompt=prompt_version(asked.escalation),
+            answer_schema=ANSWER_SCHEMAS[asked.order],
         )
 
 
 @dataclass(frozen=True, slots=True)
 class _AskedCase:
-    """The images that the model is shown, what it took to make them, the escalation and its trace."""
+    """The images that the model is shown, what it took to make them, the escalation, its trace, the answer's order."""
 
     shown: Sequence[ShownImage]
     preprocess_s: float
     escalation: Escalation
     traceparent: str = ""
+    order: AnswerOrder = "reason_first"
 
 
 def read_answer(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,9 +14,10 @@ import pytest
 from test_engines import BOX, case, escalation, judged, openai, run, second_look
 
 from appliance import wire
+from appliance.base.clock import SystemClock
 from cloud_worker.images import IN_PROCESS, choose_files
-from cloud_worker.judge import Engine, JudgeCase
-from cloud_worker.media_fetch import EvidenceFile, MediaRefused
+from cloud_worker.judge import Engine, Judge, JudgeCase
+from cloud_worker.media_fetch import EvidenceFile, MediaAbsent, MediaRefused
 from cloud_worker.prompt import alert_facts
 from tests.servers.openai_stub import OpenAiStub, kinds_shown, openai_stub
 from tests.servers.site import evidence_image, ref_of
@@ -60,6 +62,28 @@ def test_without_an_image_it_is_asked_for_and_nobody_is_bothered(make: Maker, st
     verdict = judged(make(stub), JudgeCase(escalation=escalation(can=ALL), files=()))
     assert (verdict.decision, verdict.need) == ("unsure", "crop")
     assert stub.requests == []
+
+
+def test_all_files_are_asked_for_before_the_first_has_come() -> None:
+    """On a long way to the broker they would else take as many round trips as there are files."""
+    pictures = [evidence_image(n) for n in range(3)]
+    refs = [ref_of(data, t=float(n)) for n, data in enumerate(pictures)]
+    asked: list[str] = []
+    all_asked = asyncio.Event()
+
+    async def fetch(ref: wire.MediaRef, left: int) -> EvidenceFile:
+        asked.append(ref.id)
+        if len(asked) == len(refs):
+            all_asked.set()
+        await asyncio.wait_for(all_asked.wait(), 10)
+        if ref is refs[1]:
+            raise MediaAbsent("it is not there")
+        return EvidenceFile(ref, pictures[refs.index(ref)])
+
+    judge = Judge(second_look(0.9), "w", SystemClock())
+    found = asyncio.run(judge.fetch_case(fetch, escalation(media=tuple(reversed(refs)))))
+    assert [each.ref for each in found.files] == [refs[0], refs[2]], "in order of time"
+    assert (found.lost, found.absent) == (("it is not there",), 1)
 
 
 def test_a_clip_is_asked_for_by_who_can_look_at_it(stub: OpenAiStub) -> None:

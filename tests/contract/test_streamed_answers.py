@@ -45,6 +45,23 @@ def case(**changes: Any) -> JudgeCase:
     )
 
 
+def test_a_rule_may_have_an_order_of_its_own_and_its_verdicts_say_so(stub: OpenAiStub) -> None:
+    made = engine(stub, answer_order="reason_first", answer_order_by_rule={"intruder": "decision_first"})
+    judge = Judge(made, "w", SystemClock())
+
+    async def main() -> tuple[wire.Verdict, wire.Verdict]:
+        try:
+            own = await judge.verdict(case())
+            return own, await judge.verdict(case(rule="loiterer"))
+        finally:
+            await made.close()
+
+    own, other = asyncio.run(main())
+    assert [each["stream"] for each in stub.requests] == [True, False]
+    assert (own.decision, own.answer_schema) == ("confirmed", "2")
+    assert (other.decision, other.answer_schema) == ("confirmed", "1")
+
+
 def both(made: OpenAiVlm, asked: JudgeCase) -> tuple[Opinion, Opinion | None]:
     """The opinion as soon as its decision is known, and the whole one if it came later."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 from typing import Any, get_args
 
@@ -26,6 +27,7 @@ from cloud_worker.prompt import (
     prompt_version,
     response_format,
     rule_prompt,
+    system_text,
 )
 from tests.servers.site import evidence_image, ref_of
 
@@ -35,6 +37,8 @@ GOOD = {
     "decision": "confirmed",
     "confidence": 0.5,
 }
+
+WORDS_DIGEST = "370bcb119d437419"  # of PROMPT_VERSION and the questions of today
 
 
 def schema() -> dict[str, Any]:
@@ -183,6 +187,15 @@ def test_every_kind_of_rule_has_an_escalation_of_its_own_with_a_version() -> Non
 
 def test_the_schema_that_the_model_reads_is_the_one_that_binds_it() -> None:
     assert json.loads(SYSTEM.rstrip().split("\n")[-1]) == response_format()["json_schema"]["schema"]
+
+
+def test_words_that_a_server_has_cached_change_only_with_their_version() -> None:
+    """Cassettes and figures of old words are not of new ones: give these a new version, and then a new digest here."""
+    kinds = ("enter", "exit", "dwell", "line", "other")
+    texts = [*map(system_text, get_args(AnswerOrder)), *(rule_prompt(asked(kind=kind)) for kind in kinds)]
+    versions = [PROMPT_VERSION, *(prompt_version(asked(kind=kind)) for kind in kinds)]
+    found = hashlib.sha256(json.dumps([texts, versions]).encode()).hexdigest()
+    assert found[:16] == WORDS_DIGEST
 
 
 @pytest.mark.parametrize("order", get_args(AnswerOrder))

@@ -133,6 +133,19 @@ def test_a_verdict_is_counted_by_the_versions_of_both_sides() -> None:
     assert "vedette_worker_second_looks_total 2.0" in text
 
 
+def test_the_hit_rate_of_the_prefix_cache_is_what_the_server_counted() -> None:
+    metrics = WorkerMetrics()
+    for cached in (0, 640, 640):  # the first escalation of a rule fills the cache
+        metrics.record_verdict(escalation(), verdict(tokens_cached=cached), "high")
+    found = {
+        sample.labels["kind"]: sample.value
+        for family in text_string_to_metric_families(metrics.text().decode())
+        for sample in family.samples
+        if sample.name == "vedette_worker_tokens_total"
+    }
+    assert found == {"in": 3 * 812, "out": 3 * 40, "cached": 2 * 640}
+
+
 def test_a_site_cannot_make_series_without_end() -> None:
     metrics = WorkerMetrics()
     for n in range(SERIES_MAX + 50):
