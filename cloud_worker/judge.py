@@ -59,9 +59,9 @@ class Opinion:
 
     The token counts are 0 when it uses none. `preprocess_s` is part of the time it took. `more`: the answer is `unsure`
     because of the images it was shown, so that more evidence may settle it. `looks` is how often the model was asked.
-    `prompt` and `answer_schema` are the engine's, when they differ from case to case. `tokens_cached`: of those read, what the
-    server had cached. `by`, `answered_by`, `fallback`: of several engines, which one answered, its name in the worker
-    file, and how many better ones did not. `rest`: the reason is still being written, and this brings the whole
+    `prompt` and `answer_schema` are the engine's, when they differ from case to case. `tokens_cached`: of those read,
+    what the server had cached. `by`, `answered_by`, `fallback`: of several engines, which one answered, its name in the
+    worker file, and how many better ones did not. `rest`: the reason is still being written, and this brings the whole
     opinion, of the same decision; it never raises, and is cancelled by whoever does not want it.
     """
 

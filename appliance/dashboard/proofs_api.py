@@ -13,10 +13,12 @@ from pydantic import Field
 from appliance.base.errors import ModelError
 from appliance.canary.judge import Outcome
 from appliance.canary.proof_store import PROOF_REPORT, ProofReport, ProofStore
+from appliance.canary.trial import detector_with, opponent
 from appliance.config import DecisionConfig
 from appliance.dashboard.models_api import NameModel
 from appliance.dashboard.recording_jobs import JobRunning, JobState, RecordingJob, RecordingJobs, model_places
 from appliance.dashboard.schemas import API, ApiModel
+from appliance.detect.model_files import bundle_store
 from appliance.detect.runtime_choice import with_remembered_runtime
 from appliance.store.archive import StorageArchive
 from appliance.store.users import AccessLog
@@ -152,7 +154,8 @@ class NetworkProver:
 
     def start(self, wanted: TryModel, now_t: float) -> NetworkTrialItem:
         """Begin. Raise ModelError, JobRunning, or Problem: nothing is recorded."""
-        now = with_remembered_runtime(self._config.detector, self._root)
+        in_force = opponent(self._config, bundle_store().in_force(), "", wanted.model)
+        now = with_remembered_runtime(detector_with(self._config.detector, in_force), self._root)
         then = self._config.detector.model_copy(update={"model": wanted.model, "precision": "auto"})
         places = {place for each in (now, then) for place in model_places(each)[1]}
         footage = list(self._footage(wanted.hours))

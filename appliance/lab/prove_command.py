@@ -11,7 +11,6 @@ from appliance.base.child_modules import JOB_FUNCTIONS
 from appliance.base.clock import SystemClock
 from appliance.base.detector_config import DetectorConfig
 from appliance.base.errors import DetectorError, ModelError, SourceError, UsageError
-from appliance.bundle.bundle_store import InForceTable
 from appliance.bundle.manifest import BundleRef
 from appliance.canary.frame_survey import FootageFile
 from appliance.canary.proof_store import ProofReport, ProofStore, apply_outcome
@@ -21,11 +20,13 @@ from appliance.canary.trial import (
     CandidateTrial,
     JobCall,
     TrialPlan,
+    detector_with,
     known_objects,
+    opponent,
 )
 from appliance.config import IngestConfig, load
 from appliance.detect import detector as detectors
-from appliance.detect.model_files import AUTO_MODEL, OWN_MODEL, bundle_store, model_folders, pull_folder
+from appliance.detect.model_files import bundle_store, model_folders, pull_folder
 from appliance.detect.runtime_choice import as_at_run_time
 from appliance.keep.scenario_store import ScenarioStore
 from appliance.sandbox.sandbox import Sandbox, SandboxFolders
@@ -69,14 +70,10 @@ def trial_of(site: IngestConfig, candidate: str, cameras: Sequence[str], hours: 
     table = bundle_store().in_force()
     named = {name: opponent(site, table, name, candidate) for name in cameras}
     whole = opponent(site, table, "", candidate)
-    usual = {"precision": "auto", "labels": None, "head": "auto"}  # of a network that the section does not name
     settings = {
-        model: as_at_run_time(
-            site.detector if model == site.detector.model
-            else site.detector.model_copy(update={**usual, "model": model}), root,
-        )
+        model: as_at_run_time(detector_with(site.detector, model), root)
         for model in (whole, candidate, *named.values())
-    }  # fmt: skip
+    }
     archive, now = StorageArchive(root), settings[whole]
     pieces = (_footage(archive, name, hours, settings[named[name]]) for name in cameras)
     footage = tuple(each for each in pieces if each is not None)
@@ -87,19 +84,6 @@ def trial_of(site: IngestConfig, candidate: str, cameras: Sequence[str], hours: 
     # The child that tries them has no environment, and would look for no bundle of this user.
     plan = TrialPlan(candidate, now, settings[candidate], footage, scenarios, model_folder=str(pull_folder()))
     return plan, job_call(root, _places(*settings.values()))
-
-
-def opponent(site: IngestConfig, table: InForceTable, camera: str, candidate: str) -> str:
-    """Return the network in force ("": for all cameras) as `detector.model` names it; of the candidate, its way back.
-
-    A candidate that is in force on probation is compared with what was before, never with itself.
-    """
-    slot = table.of(camera) if site.detector.model == AUTO_MODEL else None
-    own = site.cameras[camera].model if camera else None
-    model = own or (str(slot.bundle) if slot is not None else site.detector.model)
-    if model != candidate:
-        return model
-    return str(slot.before) if slot is not None and slot.before is not None and not own else OWN_MODEL
 
 
 def job_call(root: Path, models: Sequence[Path]) -> JobCall:

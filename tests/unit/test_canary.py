@@ -35,12 +35,13 @@ from appliance.canary.trial import (
     CameraFootage,
     CandidateTrial,
     TrialPlan,
+    opponent,
 )
 from appliance.config import SiteConfig
 from appliance.core.ingest_supervisor import IngestSupervisor
 from appliance.detect.bundle_maker import describe_network
 from appliance.lab.advise_command import advise_command
-from appliance.lab.prove_command import opponent, prove_command
+from appliance.lab.prove_command import prove_command
 from appliance.sandbox.sandbox import Sandbox, SandboxFolders
 from tests.support.candidate_networks import OWN, Candidate, bad_candidates, equal_candidates
 from tests.support.dashboard_site import Site

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -18,6 +19,8 @@ from appliance.canary.proof_store import ProofReport, ProofStore
 from appliance.config import SiteConfig
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import CoreProbes, IngestOrders
+from appliance.dashboard.proofs_api import NetworkProver, TryModel
+from appliance.dashboard.recording_jobs import JobRunning, RecordingJob, RecordingJobs
 from appliance.detect.bundle_maker import adopt_network
 from appliance.detect.model_files import bundle_store
 from appliance.settings.settings_service import SettingsService
@@ -165,6 +168,30 @@ def test_a_network_is_tried_on_the_recording_from_the_page(tmp_path: Path) -> No
         assert found["networks"][0] != found["networks"][1]
         assert client.delete("/api/v1/proofs").json()["state"] == "done"
     site.close()
+
+
+def test_a_candidate_on_probation_is_compared_with_what_was_before_never_with_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "models").mkdir()
+    monkeypatch.setenv("VEDETTE_MODELS", str(tmp_path / "models"))
+    candidate = adopt_network("vedette-nano")
+    assert candidate is not None
+    bundle_store().put_in_force(candidate, state="probation")
+    site = Site(tmp_path / "data", SystemClock())
+    site.record_clip("gate", ROOT / "fixtures" / "clips" / "gate.mp4", site.clock.now() - 60, 16.0)
+    begun: list[dict[str, Any]] = []
+
+    class Jobs(RecordingJobs):
+        def start(self, *words: Any, **more: Any) -> RecordingJob:
+            begun.append(words[2]["plan"])
+            raise JobRunning("only what it would compare is asked")
+
+    prover = NetworkProver(site.config.for_decisions(), site.root, Jobs(site.root, site.clock), ProofStore(site.root))
+    with pytest.raises(JobRunning):
+        prover.start(TryModel(model=str(candidate)), site.clock.now())
+    site.close()
+    assert [each["now"]["model"] for each in begun] == ["vedette-nano"]
 
 
 def test_a_network_is_put_in_force_for_one_camera_and_taken_back(
