@@ -55,8 +55,8 @@ ELSEWHERE_RETRY_S = 5.0  # until a site that is not connected here is looked for
 RETRY_S_MAX = 600.0  # longest pause between two attempts at one escalation
 FETCH_TRIES = 3  # a broker that changes its leader answers within seconds
 PUBLISH_S_MAX = 5.0  # to be acknowledged by the broker
-_NEVER_STORED = {"Nats-Expected-Last-Msg-Id": "none"}  # our ids have dots: no stream ends with this one
-_WRONG_LAST_ID = 10070  # nats-server: "wrong last msg ID"
+_NEVER_STORED = {"Nats-Rollup": "none"}  # `sub` and `all` are its values: anything else is refused by every stream
+_ROLLUP_FAILED = 10111  # nats-server: "rollup failed"
 EscalationKey = tuple[str, str, int]
 """Site, escalation and step: what is judged once."""
 
@@ -422,8 +422,10 @@ class EscalationHandler:
     async def _has_verdict(self, escalation: Escalation) -> bool:
         """Return True if the broker holds the answer to this step, a final verdict or a request for more evidence.
 
-        The broker looks for duplicates before it compares the last message's id: an empty message that it must refuse
-        is told to be a duplicate instead when its id is known. Nothing is stored. Raise UplinkError.
+        The broker looks for duplicates before it refuses a rollup of no kind: an empty message with one is told to be
+        a duplicate if its id is known. Nothing is stored. Neither expectation of the last message does: a replicated
+        stream of nats-server 2.15.1 that has refused a last *id* takes no message any more, and a single server
+        compares a last sequence number before it looks for duplicates. Raise UplinkError.
         """
         client = await self._link.client()
         jetstream, subject = client.jetstream(timeout=PUBLISH_S_MAX), verdict_subject(escalation.site)
@@ -433,7 +435,7 @@ class EscalationHandler:
                 try:
                     await self._link.while_up(jetstream.publish(subject, b"", stream=STREAM_VERDICT, headers=probe))
                 except nats.js.errors.APIError as error:
-                    if error.err_code != _WRONG_LAST_ID:
+                    if error.err_code != _ROLLUP_FAILED:
                         raise
                 else:
                     return True

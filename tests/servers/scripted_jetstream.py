@@ -272,8 +272,8 @@ class ScriptedJetStream:
         self._deliver(name)
 
     def _wrong_last(self, stream: Stream, subject: str, head: dict[str, str]) -> dict[str, Any]:
-        if "Nats-Expected-Last-Msg-Id" in head:
-            return _error(400, 10070, "wrong last msg ID")
+        if "Nats-Rollup" in head:
+            return _error(500, 10111, "rollup failed")
         if "Nats-Expected-Last-Subject-Sequence" not in head:
             return {}
         last = max((seq for seq, each in stream.messages.items() if each.subject == subject), default=0)

@@ -35,6 +35,8 @@ def test_it_fails_over_and_back_without_losing_or_doubling(tmp_path: Path) -> No
         run = Regions(tmp_path, seed=3, stack=stack)
         run.ask(4)
         until(lambda: where(run) == FIRST, 20, "the first region is preferred")
+        until(run.settle, 60, "and answers")
+        assert FIRST in {event.region for event in run.events}, "its cluster of three was asked for a verdict, too"
         run.fault("leader")
         with run.away(run.first):
             run.ask(6)

@@ -64,8 +64,8 @@ class Broker:
         kind = subject.rsplit(".", 1)[-1]
         if kind == self.down:
             raise nats.errors.TimeoutError
-        if "Nats-Expected-Last-Msg-Id" in given["headers"]:  # a question whether the id is known, which it never is
-            raise nats.js.errors.BadRequestError(code=400, err_code=10070, description="wrong last msg ID")
+        if "Nats-Rollup" in given["headers"]:  # a question whether the id is known, which it never is
+            raise nats.js.errors.ServerError(code=500, err_code=10111, description="rollup failed")
         self.stored[kind] += 1
 
     async def get_last_msg(self, stream: str, subject: str, *, direct: bool = False) -> object:
@@ -159,7 +159,7 @@ class SlowBroker(Broker):
         self._clock, self._takes_s, self.known = clock, takes_s, False
 
     async def publish(self, subject: str, payload: bytes, **given: Any) -> None:
-        if not (self.known and "Nats-Expected-Last-Msg-Id" in given["headers"]):
+        if not (self.known and "Nats-Rollup" in given["headers"]):
             await super().publish(subject, payload, **given)
 
     async def get_last_msg(self, stream: str, subject: str, *, direct: bool = False) -> object:
