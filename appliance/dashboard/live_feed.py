@@ -381,7 +381,9 @@ class LiveHub:
         self._new_feed: Callable[[str, LiveChoice], LiveFeed] = lambda camera, choice: LiveFeed(
             camera, segments, boxes, self.newest_boxes, root, choice, self.conversions
         )
-        self._files_of = lambda camera: LiveFiles(camera, segments, root, clock, LiveChoice(h264=True))
+        self._files_of: Callable[[str], LiveFiles] = lambda camera: LiveFiles(
+            camera, segments, root, clock, LiveChoice(h264=True)
+        )
         self._feeds: dict[tuple[str, LiveChoice], tuple[LiveFeed, asyncio.Task[None]]] = {}
 
     @property
