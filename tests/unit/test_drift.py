@@ -140,6 +140,10 @@ def test_what_the_store_holds_becomes_a_fault_and_a_page(tmp_path: Path) -> None
     monitor.run_once()
     assert "alerts on this site are right less often" in monitor.fault
     assert "network vedette-nano" in monitor.fault
+    held = monitor.report().alerts
+    assert (len({id(each.camera) for each in held}), len({id(each.model) for each in held})) == (1, 1), (
+        "held for months"
+    )
     with site.client() as client:
         report = client.get("/api/v1/agreement").json()
         page = client.get("/agreement").text
