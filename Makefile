@@ -27,7 +27,7 @@ $(VENV)/.ready: pyproject.toml deploy/requirements-dev.lock deploy/requirements-
 	$(BIN)/python -m compileall -q appliance cloud_worker
 	@touch $@
 
-demo: setup      ## see it work: cameras, alerts, cloud verdicts, dashboard (CLIP=path for your own footage, VLM=http://... for a real judge)
+demo: setup      ## see it work: cameras over RTSP, alerts, cloud verdicts, dashboard (CLIP=path for your own footage, VLM=http://... for a real judge)
 	$(BIN)/vedette demo $(if $(CLIP),--clip "$(CLIP)") $(if $(VLM),--vlm "$(VLM)") $(if $(VLM_MODEL),--vlm-model "$(VLM_MODEL)")
 
 # Twice as many as there are cores: many tests wait for cameras and brokers that go on in real time.

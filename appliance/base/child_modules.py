@@ -14,6 +14,7 @@ INGEST: Final = "appliance.ingest"
 INGEST_PROBE: Final = "appliance.ingest.probe_process"
 HARDWARE_PROBE: Final = "appliance.media.hardware_probe"
 RUNTIME_CHOICE: Final = "appliance.detect.runtime_choice"
+RTSP_SERVER: Final = "appliance.demo.rtsp_server"
 SANDBOX: Final = "appliance.sandbox.sandbox"
 MEDIA_FUNCTIONS: Final = "appliance.media.sandboxed_functions"
 """Runs inside a sandbox: stills, clips and pictures of recorded video."""
@@ -34,6 +35,7 @@ RUNTIME: Final = (
     INGEST_PROBE,
     HARDWARE_PROBE,
     RUNTIME_CHOICE,
+    RTSP_SERVER,
     SANDBOX,
     MEDIA_FUNCTIONS,
     LIVE_FUNCTIONS,

@@ -625,8 +625,8 @@ APPLIANCE.command(
     "demo",
     "try everything on this machine, with footage that is included",
     """\
-Try everything on this machine, without an account, a camera or a GPU: two cameras that play included footage, the
-appliance, a NATS server, a cloud worker, and the dashboard.
+Try everything on this machine, without an account, a camera or a GPU: two cameras over RTSP that play included footage,
+the appliance, a NATS server, a cloud worker, and the dashboard.
 
   vedette demo
   vedette demo --clip ~/Videos/driveway.mp4

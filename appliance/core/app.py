@@ -168,7 +168,7 @@ class Appliance:
         meter = periodic_service(
             "meter", METER_EVERY_S, partial(_flush_meter, lasting.stores.meter, lasting.clock), lasting.clock
         )
-        memory = periodic_service("memory", TRIM_EVERY_S, trim_heaps, lasting.clock)
+        memory = periodic_service("memory", TRIM_EVERY_S, partial(_give_memory_back, lasting.db), lasting.clock)
         sensors = periodic_service("sensors", READ_EVERY_S, lasting.monitor.run_once, lasting.clock)
         disk = periodic_service("disk", READ_EVERY_S, lasting.disk.run_once, lasting.clock)
         networks = Service("networks", lasting.networks.run, lasting.networks.stop)
@@ -419,6 +419,11 @@ def _count_live(cameras: CameraStore) -> int:
 def _flush_meter(meter: Meter, clock: Clock) -> None:
     meter.count_uptime()
     meter.flush(local_day(clock.now()))
+
+
+def _give_memory_back(db: Database) -> None:
+    db.close_spare_readers()
+    trim_heaps()
 
 
 def _keep_from_others(root: Path) -> None:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from appliance.base.backoff import Backoff
-from appliance.base.child_modules import APPLIANCE, CLOUD_WORKER
+from appliance.base.child_modules import APPLIANCE, CLOUD_WORKER, RTSP_SERVER
 from appliance.base.clock import Clock, SystemClock
 from appliance.base.errors import MissingDependency, SourceRefused, UsageError, VedetteError, printable, redact
 from appliance.demo import demo_config
@@ -199,7 +199,6 @@ def _clock_time(t: float) -> str:
 LOG_BYTES_MAX = 4 * 1024 * 1024  # of one program; some 30,000 lines
 HEALTHY_AFTER_S = 30.0  # one that ran so long begins with a short backoff again
 TAIL_BYTES = 2000  # the last lines of a log: what went wrong stands there
-NATS_SERVER = "nats-server"
 WRONG_USE = 2  # exit code; another start would not help
 _POLL_S = 0.05  # a person sees that it begins
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -382,6 +381,7 @@ class DemoPlan:
 
     programs: tuple[ChildProgram, ...]
     nats_port: int
+    rtsp_port: int | None
     dashboard_port: int
     data: Path
     judge: str  # what judges, one line
@@ -396,7 +396,8 @@ def make_plan(options: DemoOptions, data: Path, console: DemoConsole) -> DemoPla
     nats = find_nats_server()
     vlm, judge = _judge(options, console)
     with_key = bool(os.environ.get(VLM_KEY)) and options.vlm is not None
-    cameras = _cameras(options, data, console)
+    rtsp_port = None if options.cameras else free_port()
+    cameras, rtsp = _cameras(options, data, rtsp_port, console)
     port = dashboard_port(options.port)
     if options.port is None and port != DASHBOARD_PORT:
         console.emit("port", f"port {DASHBOARD_PORT} is taken; the dashboard uses {port}", port=port)
@@ -409,11 +410,12 @@ def make_plan(options: DemoOptions, data: Path, console: DemoConsole) -> DemoPla
     secrets = {camera.variable: camera.password for camera in cameras if camera.password}
     python = sys.executable
     programs = (
-        ChildProgram(NATS_SERVER, (str(nats), "-c", str(nats_path))),
+        ChildProgram("nats-server", (str(nats), "-c", str(nats_path))),
+        *rtsp,
         ChildProgram("worker", (python, "-m", CLOUD_WORKER, "run", "--config", str(worker_path)), stop_s=10.0),
         ChildProgram("vedette", (python, "-m", APPLIANCE, "run", "--config", str(site_path)), 25.0, secrets),
     )
-    return DemoPlan(programs, nats_port, port, data, judge)
+    return DemoPlan(programs, nats_port, rtsp_port, port, data, judge)
 
 
 def _judge(options: DemoOptions, console: DemoConsole) -> tuple[VlmServer | None, str]:
@@ -435,17 +437,22 @@ def _judge(options: DemoOptions, console: DemoConsole) -> tuple[VlmServer | None
     return vlm, f"Judged by the vision-language model {vlm.model} at {vlm.url}."
 
 
-def _cameras(options: DemoOptions, data: Path, console: DemoConsole) -> tuple[DemoCamera, ...]:
-    """Return the cameras: those of the given addresses, or files that stand for cameras."""
+def _cameras(
+    options: DemoOptions, data: Path, rtsp_port: int | None, console: DemoConsole
+) -> tuple[tuple[DemoCamera, ...], tuple[ChildProgram, ...]]:
+    """Return the cameras, and the program that plays them if they are files."""
     if options.cameras:
         if options.clip is not None:
             raise UsageError("give either --clip or --camera, not both")
-        return _given(options.cameras)
+        return _given(options.cameras), ()
     if options.clip is not None:
         clips = {demo_config.camera_name(options.clip): _playable(options.clip.absolute(), data, console)}
     else:
         clips = dict(find_clips())
-    return tuple(DemoCamera(name, f"file:{path}") for name, path in clips.items())
+    mounts = tuple(f"{name}={path}" for name, path in clips.items())
+    command = (sys.executable, "-m", RTSP_SERVER, "--port", str(rtsp_port), *mounts)
+    cameras = tuple(DemoCamera(name, f"rtsp://127.0.0.1:{rtsp_port}/{name}") for name in clips)
+    return cameras, (ChildProgram("rtsp", command),)
 
 
 def _given(urls: tuple[str, ...]) -> tuple[DemoCamera, ...]:
@@ -551,12 +558,13 @@ class _Demo:
         return 0
 
     def _start(self) -> None:
-        """Start the children in order; wait for the broker, to which the others connect."""
-        port = self._plan.nats_port
+        """Start the children in order; wait for those that others connect to."""
+        waiting = {"nats-server": self._plan.nats_port, "rtsp": self._plan.rtsp_port}
         for child in self._children:
             child.start()
-            if child.program.name == NATS_SERVER:
-                self._wait(partial(_answers, port), PORT_OPEN_S_MAX, f"{NATS_SERVER} on port {port}")
+            port = waiting.get(child.program.name)
+            if port is not None:
+                self._wait(partial(_answers, port), PORT_OPEN_S_MAX, f"{child.program.name} on port {port}")
 
     def _wait(self, ready: Callable[[], bool], seconds: float, what: str) -> None:
         deadline = self._clock.monotonic() + seconds
@@ -617,11 +625,12 @@ class _Demo:
         self._console.emit("", "  Ctrl-C stops everything.", stamped=False)
 
     def _end(self) -> None:
-        """Stop in reverse order of starting: the appliance first, so that it can still finish with the rest."""
+        """Stop in reverse order of dependency: the appliance first, so that it can still finish with the rest."""
         if any(child.pid for child in self._children):
             self._console.emit("stopping", "stopping ...")
         requests = self._stop.requests
-        for child in reversed(self._children):
+        order = {"vedette": 0, "worker": 1, "nats-server": 2, "rtsp": 3}
+        for child in sorted(self._children, key=lambda child: order[child.program.name]):
             if not child.stop(lambda: self._stop.requests > requests):
                 self._console.emit("killed", f"{child.program.name} did not stop by itself", part=child.program.name)
         self._console.emit("stopped", f"stopped; everything stays in {self._plan.data}", data=str(self._plan.data))

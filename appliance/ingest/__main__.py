@@ -26,7 +26,7 @@ from pydantic import ValidationError
 from appliance.base.clock import SystemClock
 from appliance.base.errors import DetectorError, MissingDependency, ModelError, UsageError
 from appliance.base.json_lines import WireError, decode_command
-from appliance.base.malloc import hold_little
+from appliance.base.malloc import hold_little, spare_what_stays
 from appliance.base.telemetry import configure_logging
 from appliance.base.threads import Service, ServiceGroup
 from appliance.config import DetectorConfig, IngestConfig, RecheckConfig, rule_labels
@@ -91,6 +91,7 @@ def main() -> int:
     except UsageError as error:
         print(f"vedette ingest: {error}", file=sys.stderr)
         return 2
+    spare_what_stays()
     code = run_until_stopped(ingest)
     sys.stderr.flush()
     # Not sys.exit: a thread that hangs in a library must not keep a finished process alive.

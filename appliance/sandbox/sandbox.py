@@ -22,13 +22,14 @@ import threading
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from appliance.base.child_end import end_child
 from appliance.base.child_modules import SANDBOX
 from appliance.base.clock import Clock, SystemClock, process_cpu_s
 from appliance.base.errors import VedetteError, printable
-from appliance.base.malloc import TRIM_EVERY_S, trim_heaps
+from appliance.base.malloc import TRIM_EVERY_S, spare_what_stays, trim_heaps
 from appliance.sandbox.confinement import confine, library_policy
 from appliance.sandbox.peak_memory import keep_open, let_go
 
@@ -71,12 +72,14 @@ class SandboxLimits:
 
     wall_s: of a call. memory_bytes: beyond what the child holds with its modules loaded. file_bytes_max: of a file that
     it writes. idle_s: a child that was not called for so long ends, and gives its memory back. trim_s: one that is
-    called again and again gives the free pages between what it keeps back so often, between two calls.
+    called again and again gives the free pages between what it keeps back so often, between two calls. rest_s: one that
+    was not called for so long does so, too.
     """
 
     wall_s: float = 10.0
     idle_s: float = 300.0
     trim_s: float = TRIM_EVERY_S
+    rest_s: float = 1.0
     memory_bytes: int = 512 * 1024 * 1024
     files_max: int = 64
     file_bytes_max: int = 0
@@ -399,6 +402,7 @@ def main(argument: str) -> int:
         module = importlib.import_module(task["module"])
         if not hasattr(module, "peak_mb"):
             let_go()
+        spare_what_stays()
         space.limit(limits.memory_bytes)
     try:
         _send(channel, {"confined": list(confined)})
@@ -406,21 +410,32 @@ def main(argument: str) -> int:
         return 0
     os.dup2(silence, 2)  # libraries write there what is in the data
     os.close(silence)
+    return _serve_calls(channel, module, limits)
+
+
+def _serve_calls(channel: socket.socket, module: ModuleType, limits: SandboxLimits) -> int:
+    """Return the exit code. Between calls, free pages go back: frames and images of all sizes leave holes."""
     ready = select.poll()  # not select.select: the parent's number of the channel may be above 1023
     ready.register(channel, select.POLLIN)
     clock = SystemClock()
-    trimmed = clock.monotonic()
-    while ready.poll(limits.idle_s * 1000):
+    trimmed, is_trimmed = clock.monotonic(), True
+    while True:
+        if not ready.poll(1000 * (limits.idle_s if is_trimmed else limits.rest_s)):
+            if is_trimmed:
+                return 0
+            trim_heaps()
+            trimmed, is_trimmed = clock.monotonic(), True
+            continue
         try:
             asked = _take(channel, sys.maxsize, lambda: None)
         except (EOFError, OSError):
             return 0
         if not _serve(channel, module, asked):
             return 1
-        if clock.monotonic() - trimmed >= limits.trim_s:
-            trim_heaps()  # frames and images of all sizes leave holes: 9 MB in 47 minutes of a soak
+        is_trimmed = clock.monotonic() - trimmed >= limits.trim_s
+        if is_trimmed:
+            trim_heaps()
             trimmed = clock.monotonic()
-    return 0
 
 
 class _AddressSpace:

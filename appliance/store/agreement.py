@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
+from typing import Any
 
 from appliance.store.database import Database
 from appliance.types import TEACHING_KINDS
@@ -47,10 +49,13 @@ class AnsweredAlert:
 
 def answered_alerts(db: Database, since_t: float) -> list[AnsweredAlert]:
     """Return the newest alerts that began at `since_t` or later, judged or not, the oldest first. Raise StoreError."""
-    return [
-        AnsweredAlert(**{**dict(row), "person": _answer(row["person"]), "judge": _answer(row["judge"])})
-        for row in reversed(db.rows(_ANSWERED_ALERTS, (since_t, ALERTS_MAX)))
-    ]
+    return [_alert(dict(row)) for row in reversed(db.rows(_ANSWERED_ALERTS, (since_t, ALERTS_MAX)))]
+
+
+def _alert(row: dict[str, Any]) -> AnsweredAlert:
+    """Return the alert. All of them share their few names, which would be a third of what is held for months."""
+    names = {name: sys.intern(row[name]) for name in ("camera", "label", "model")}
+    return AnsweredAlert(**{**row, **names, "person": _answer(row["person"]), "judge": _answer(row["judge"])})
 
 
 def _answer(stored: int | None) -> bool | None:

@@ -17,9 +17,9 @@ import sys
 from pathlib import Path
 
 from appliance.base.clock import Clock, SystemClock
-from tests.servers.looping_clip import LoopingClip
-from tests.servers.rtsp_mount import Mount, MountViewer, SentUnit
-from tests.servers.rtsp_server import RtspServer
+from appliance.demo.looping_clip import LoopingClip
+from appliance.demo.rtsp_mount import Mount, MountViewer, SentUnit
+from appliance.demo.rtsp_server import RtspServer
 
 OFF_S_MAX = 0.03
 

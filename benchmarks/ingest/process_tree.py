@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 TICKS = os.sysconf("SC_CLK_TCK")
 PROC = Path("/proc")
+KINDS = ("heap", "anonymous", "files", "shared memory")
+SHARED_MEMORY = ("/dev/shm", "/memfd", "/dev/zero", "/SYSV")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,18 +63,41 @@ def pss_bytes(root: int) -> int:
     return sum(map(_pss, (each.pid for each in tree(root))))
 
 
-def own_bytes(root: int) -> dict[str, int]:
-    """Return the memory that is mapped from no file, by process: core (`root`), ingest and media (all sandboxes).
+def memory_kinds(root: int) -> dict[str, dict[str, int]]:
+    """Return the resident bytes by process (core is `root`, ingest, and media: all sandboxes) and by KINDS.
 
-    Unlike the proportional set size it does not change with what other processes on the machine map.
+    Unlike the proportional set size they do not change with what other processes on the machine map: pages of files
+    count whole, and once where several sandboxes map the same.
     """
-    found: dict[str, int] = {}
+    found: dict[str, dict[str, int]] = {}
     for each in tree(root):
         command = b""
         with contextlib.suppress(OSError):
             command = (PROC / str(each.pid) / "cmdline").read_bytes()
         name = "core" if each.pid == root else "ingest" if b"appliance.ingest" in command else "media"
-        found[name] = found.get(name, 0) + _pss(each.pid, b"Pss_Anon:")
+        kinds = found.setdefault(name, dict.fromkeys(KINDS, 0))
+        for kind, size in _kinds(each.pid).items():
+            kinds[kind] = max(kinds[kind], size) if kind == "files" else kinds[kind] + size
+    return found
+
+
+def _kinds(pid: int) -> Counter[str]:
+    """Private pages of a mapped file, as a library's data, are anonymous; no kind holds a page twice."""
+    found: Counter[str] = Counter()
+    name, sizes = "", {}
+    with contextlib.suppress(OSError):
+        for line in (PROC / str(pid) / "smaps").read_text().splitlines():
+            key, *rest = line.split(maxsplit=5)
+            if not key.endswith(":"):
+                name = rest[4] if len(rest) > 4 else ""
+            elif key in ("Rss:", "Pss:", "Anonymous:"):
+                sizes[key] = int(rest[0]) * 1024
+                if key == "Anonymous:":  # the last of the three
+                    found["heap" if name == "[heap]" else "anonymous"] += sizes[key]
+                    if name.startswith(SHARED_MEMORY):
+                        found["shared memory"] += sizes["Pss:"] - sizes[key]
+                    elif name.startswith("/"):
+                        found["files"] += sizes["Rss:"] - sizes[key]
     return found
 
 
@@ -96,9 +122,9 @@ def _run_s(task: Path) -> float:
     return sum(map(int, text[text.rindex(")") + 2 :].split()[11:13])) / TICKS
 
 
-def _pss(pid: int, field: bytes = b"Pss:") -> int:
+def _pss(pid: int) -> int:
     with contextlib.suppress(OSError):
         for line in (PROC / str(pid) / "smaps_rollup").read_bytes().splitlines():
-            if line.startswith(field):
+            if line.startswith(b"Pss:"):
                 return int(line.split()[1]) * 1024
     return 0

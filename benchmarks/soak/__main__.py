@@ -6,8 +6,9 @@
 
 What goes wrong is a plan made from --seed. The appliance runs as its users run it and is asked over HTTP, once a
 second. It must show every fault that stops pictures within 10 s and leave a gap of it, be live again after it, show no
-camera as live whose packets do not come, leave the other cameras alone and go on recording; its memory (PSS of all
-processes) must be flat. Exit code 1: something of that was not so.
+camera as live whose packets do not come, leave the other cameras alone and go on recording; its memory must be flat, in
+all and by process (resident pages, which do not depend on what else maps the same libraries). Exit code 1: something of
+that was not so.
 """
 
 from __future__ import annotations
@@ -86,9 +87,10 @@ def told(verdict: SoakResult, record: SoakRecord, faults: Sequence[Fault]) -> st
         f"other cameras disturbed for {verdict.disturbed_s:.0f} s; dashboard silent at "
         f"{sum(not each.answered for each in samples)} of {len(samples)} glances; ingest process started "
         f"{max((each.ingest_starts for each in samples), default=0):.0f} times",
-        f"memory {verdict.memory_mb:.0f} MB (PSS), robust slope {verdict.growth_mb_h:+.1f} MB an hour",
+        f"memory {verdict.memory_mb:.0f} MB (PSS); resident pages: robust slope {verdict.growth_mb_h:+.1f} MB an hour",
         *(
             f"  {name}: {mb:.0f} MB of its own, {per_h:+.1f} MB an hour"
+            + "".join(f"; {kind} {by_kind:+.1f}" for kind, by_kind in verdict.kinds_mb_h.get(name, {}).items())
             for name, (mb, per_h) in verdict.process_mb.items()
         ),
         *(f"WRONG: {finding.text}" for finding in verdict.findings),

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from benchmarks.ingest.process_tree import KINDS
 from benchmarks.soak.fault_plan import LASTING, Fault
 from benchmarks.soak.status_poll import StatusSample
 
@@ -45,6 +46,8 @@ class SoakResult:
     growth_mb_h: float = 0.0
     process_mb: dict[str, tuple[float, float]] = field(default_factory=dict)
     """By process: memory of its own after warming up, and MB an hour."""
+    kinds_mb_h: dict[str, dict[str, float]] = field(default_factory=dict)
+    """By process and kind of memory: MB an hour."""
 
 
 def slope(points: Sequence[tuple[float, float]], pairs_max: int = 20_000) -> float:
@@ -85,7 +88,7 @@ def evaluate(
         disturbed += _disturbed(camera, faults, begun_t, seen, recover_s, verdict)
     return SoakResult(
         verdict.findings, verdict.noticed_s, verdict.recovered_s, disturbed, verdict.memory_mb, verdict.growth_mb_h,
-        verdict.process_mb,
+        verdict.process_mb, verdict.kinds_mb_h,
     )  # fmt: skip
 
 
@@ -153,13 +156,18 @@ def _disturbed(
 
 
 def _memory(samples: Sequence[StatusSample]) -> SoakResult:
-    """Memory is flat when its robust slope over the time after warming up stays small, in all and by process."""
+    """Memory is flat when its robust slope over the time after warming up stays small, in all and by process.
+
+    The proportional set size says how much it is, not whether it grows: when a neighbour that maps the same libraries
+    ends, it rises by tens of MB.
+    """
     known = [each for each in samples if each.pss_bytes]
     if len(known) < POINTS_MIN:
         return SoakResult([Finding("memory could not be weighed")])
     warm_s = min(WARM_S, WARM_SHARE * (known[-1].t - known[0].t))
     warm = [each for each in known if each.t >= known[0].t + warm_s]
-    middle, per_s, span_s = _growth([(each.t, each.pss_bytes / 1e6) for each in warm])
+    middle = statistics.median(each.pss_bytes / 1e6 for each in warm)
+    _, per_s, span_s = _growth([(each.t, each.memory_bytes / 1e6) for each in warm])
     most = SHORT_GROWTH_MB_MAX if span_s < SHORT_S else max(GROWTH_MB_MAX, GROWTH_SHARE_MAX * middle)
     result = SoakResult([], memory_mb=middle, growth_mb_h=per_s * 3600)
     _judge_growth(result, "memory", per_s, span_s, most)
@@ -169,6 +177,11 @@ def _memory(samples: Sequence[StatusSample]) -> SoakResult:
             own_mb, per_s, span_s = _growth(points)
             result.process_mb[name] = own_mb, per_s * 3600
             _judge_growth(result, f"{name}'s own memory", per_s, span_s, process_most)
+        known_kinds = [(each.t, each.kinds[name]) for each in warm if name in each.kinds]
+        if len(known_kinds) >= POINTS_MIN:
+            result.kinds_mb_h[name] = {
+                kind: 3600 * slope([(t, sizes[kind] / 1e6) for t, sizes in known_kinds]) for kind in KINDS
+            }
     return result
 
 

@@ -10,7 +10,7 @@ import urllib.request
 from dataclasses import dataclass, field
 from typing import Any
 
-from benchmarks.ingest.process_tree import own_bytes, pss_bytes
+from benchmarks.ingest.process_tree import memory_kinds, pss_bytes
 
 _SAMPLE = re.compile(r'^(vedette_\w+)(?:\{camera="([^"]+)"\})? (\S+)$', re.MULTILINE)
 ANSWER_S_MAX = 10.0
@@ -20,7 +20,7 @@ ANSWER_S_MAX = 10.0
 class StatusSample:
     """One poll. t: UTC seconds; states, packets: by camera; empty where the dashboard did not answer.
 
-    own_bytes: memory of each process that it shares with no file, see `process_tree.own_bytes`.
+    own_bytes: heap and anonymous memory of each process; kinds: see `process_tree.memory_kinds`.
     """
 
     t: float
@@ -29,6 +29,12 @@ class StatusSample:
     ingest_starts: float
     pss_bytes: int
     own_bytes: dict[str, int] = field(default_factory=dict)
+    kinds: dict[str, dict[str, int]] = field(default_factory=dict)
+
+    @property
+    def memory_bytes(self) -> int:
+        """All kinds of all processes; the proportional set size in a record that has no kinds."""
+        return sum(sum(each.values()) for each in self.kinds.values()) or self.pss_bytes
 
     @property
     def answered(self) -> bool:
@@ -37,15 +43,16 @@ class StatusSample:
 
 def poll(url: str, pid: int) -> StatusSample:
     """Poll the dashboard at `url` of the appliance whose core process is `pid`."""
-    t = time.time()
+    t, pss, kinds = time.time(), pss_bytes(pid), memory_kinds(pid)
+    own = {name: found["heap"] + found["anonymous"] for name, found in kinds.items()}
     try:
         states = {each["name"]: each["state"] for each in json.loads(_page(f"{url}/api/v1/cameras"))}
         samples = _SAMPLE.findall(_page(f"{url}/metrics"))
     except (OSError, urllib.error.URLError):
-        return StatusSample(t, {}, {}, 0.0, pss_bytes(pid), own_bytes(pid))
+        return StatusSample(t, {}, {}, 0.0, pss, own, kinds)
     packets = {camera: float(value) for name, camera, value in samples if name == "vedette_camera_packets_total"}
     starts = next((float(value) for name, _, value in samples if name == "vedette_ingest_starts_total"), 0.0)
-    return StatusSample(t, states, packets, starts, pss_bytes(pid), own_bytes(pid))
+    return StatusSample(t, states, packets, starts, pss, own, kinds)
 
 
 def gaps(url: str, camera: str) -> list[dict[str, Any]]:

@@ -10,12 +10,12 @@ from typing import Any
 import yaml
 
 from appliance.demo.camera_clip import as_camera_clip
+from appliance.demo.looping_clip import LoopingClip
 from appliance.scenario import ground_truth as true_boxes
 from appliance.scenario import scenario_loader
 from appliance.types import TrackedObject
 from benchmarks.ingest.footage import FPS, FootageSpec, make
 from benchmarks.ingest.recall_score import Truth
-from tests.servers.looping_clip import LoopingClip
 
 ROOT = Path(__file__).parents[2]
 SCENARIOS = ROOT / "fixtures" / "scenarios"

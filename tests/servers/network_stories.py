@@ -86,7 +86,7 @@ def program(*words: str | Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 def camera(folder: Path) -> contextlib.AbstractContextManager[object]:
     return program(
-        PYTHON, "-m", "tests.servers.rtsp_server", "--port", str(RTSP_PORT), f"gate={folder / 'film.mp4'}",
+        PYTHON, "-m", "appliance.demo.rtsp_server", "--port", str(RTSP_PORT), f"gate={folder / 'film.mp4'}",
         log=folder / "rtsp.log",
     )  # fmt: skip
 

@@ -18,12 +18,12 @@ from urllib.parse import quote
 
 from appliance.base.clock import Clock
 from appliance.base.errors import VedetteError
-from tests.servers.looping_clip import LoopingClip
-from tests.servers.rtp_sdp import CLOCK_RATE, interleaved
+from appliance.demo.looping_clip import LoopingClip
+from appliance.demo.rtp_sdp import CLOCK_RATE, interleaved
+from appliance.demo.rtsp_message import RtspRequest
+from appliance.demo.rtsp_mount import GOP_BYTES_MAX, Mount, MountViewer, SentUnit
+from appliance.demo.rtsp_server import RtspLimits, RtspServer, RtspSession, RtspState
 from tests.servers.rtsp_authentication import AuthScheme, RtspAuthenticator
-from tests.servers.rtsp_message import RtspRequest
-from tests.servers.rtsp_mount import GOP_BYTES_MAX, Mount, MountViewer, SentUnit
-from tests.servers.rtsp_server import RtspLimits, RtspServer, RtspSession, RtspState
 
 REFUSALS_MAX = 8  # wrong passwords on one connection before it is closed
 DRIP_S = 0.1  # between the pieces of a slowed-down unit

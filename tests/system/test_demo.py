@@ -31,7 +31,7 @@ ROOT = Path(__file__).parents[2]
 FOOTAGE = ROOT / "fixtures" / "clips" / "yard.mp4"
 FROM_S, TO_S = 44.0, 62.0
 ALERT_S_MAX = 240.0
-PARTS = ("nats-server", "worker", "vedette")
+PARTS = ("nats-server", "rtsp", "worker", "vedette")
 
 
 @pytest.fixture(scope="module")
@@ -188,7 +188,7 @@ def test_each_part_comes_back_and_no_alert_is_lost_or_doubled(
     demo = start("--clip", str(walk))
     demo.hear("ready")
     demo.hear("verdict")
-    for part in ("worker", "nats-server", "vedette"):
+    for part in ("worker", "nats-server", "vedette", "rtsp"):
         os.kill(demo.pids[part], signal.SIGKILL)
         demo.hear("restart", part=part, how="signal 9")
         demo.hear("alert", seconds=120)

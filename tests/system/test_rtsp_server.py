@@ -21,8 +21,8 @@ import numpy as np
 import pytest
 
 from appliance.base.errors import MissingDependency, SourceRefused, UsageError
+from appliance.demo.rtsp_server import CLIENTS_MAX, RtspLimits
 from tests.servers.rtsp import FaultyRtspServer, RtspServerThread
-from tests.servers.rtsp_server import CLIENTS_MAX, RtspLimits
 from tests.support import waiting
 
 until = functools.partial(waiting.until, seconds=5.0, every_s=0.02)
@@ -512,7 +512,7 @@ def test_a_taken_port_is_an_error(clips: Path) -> None:
 
 
 def test_the_command_prints_its_addresses_and_stops_on_request(clips: Path) -> None:
-    command = [sys.executable, "-m", "tests.servers.rtsp_server", "--port", "0", f"yard={clips / 'yard.mp4'}"]
+    command = [sys.executable, "-m", "appliance.demo.rtsp_server", "--port", "0", f"yard={clips / 'yard.mp4'}"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         line = process.stdout.readline().strip()
@@ -524,7 +524,7 @@ def test_the_command_prints_its_addresses_and_stops_on_request(clips: Path) -> N
 
 @pytest.mark.parametrize("words", [["yard"], ["yard=/nowhere.mp4"]])
 def test_the_command_reports_what_is_wrong_in_one_line(words: list[str]) -> None:
-    command = [sys.executable, "-m", "tests.servers.rtsp_server", *words]
+    command = [sys.executable, "-m", "appliance.demo.rtsp_server", *words]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
 

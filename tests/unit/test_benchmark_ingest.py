@@ -62,6 +62,35 @@ def test_a_tree_has_used_what_its_living_and_its_ended_children_have_used() -> N
         family.communicate(b"")
 
 
+KINDS = """
+import mmap, sys
+private = bytearray(40_000_000)
+shared = mmap.mmap(-1, 20_000_000)
+shared.write(bytes(20_000_000))
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_memory_is_told_by_process_and_kind_whoever_else_maps_the_same_libraries() -> None:
+    command = [sys.executable, "-c", KINDS]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as one:
+        assert one.stdout is not None
+        one.stdout.readline()
+        alone, share = process_tree.memory_kinds(one.pid)["core"], process_tree.pss_bytes(one.pid)
+        assert 40e6 < alone["heap"] + alone["anonymous"] < 60e6
+        assert 19e6 < alone["shared memory"] < 21e6
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+            assert other.stdout is not None
+            other.stdout.readline()
+            beside = process_tree.memory_kinds(one.pid)["core"]
+            assert beside["files"] == pytest.approx(alone["files"], abs=200_000)
+            assert process_tree.pss_bytes(one.pid) < share
+            other.communicate(b"")
+        one.communicate(b"")
+    assert process_tree.memory_kinds(one.pid) == {}
+
+
 def test_a_process_that_is_gone_has_no_tree() -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as gone:
         gone.wait()

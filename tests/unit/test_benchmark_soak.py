@@ -92,6 +92,22 @@ def test_a_process_that_grows_is_named_though_the_sum_hides_it(process: str, mb_
     assert verdict.process_mb[process][1] == pytest.approx(mb_h, rel=0.01)
 
 
+def test_a_neighbour_that_ends_is_no_growth_and_growth_is_told_by_kind() -> None:
+    """Shared pages fall to those who are left: the proportional size rises, what is resident does not."""
+    samples = [
+        replace(watched()[0], t=BEGUN + 10 * n, pss_bytes=330_000_000 + 400_000 * n,
+                kinds={"core": {"heap": 40_000_000, "anonymous": 40_000_000, "files": 70_000_000, "shared memory": 0}})
+        for n in range(180)
+    ]  # fmt: skip
+    verdict = evaluate([], BEGUN, samples, {}, 45.0)
+    assert not [each for each in verdict.findings if "memory grew" in each.text]
+    for n, each in enumerate(samples):
+        each.kinds["core"]["files"] += 200_000 * n
+    verdict = evaluate([], BEGUN, samples, {}, 45.0)
+    assert [each.text for each in verdict.findings if each.text.startswith("memory grew")]
+    assert verdict.kinds_mb_h["core"] == pytest.approx({"heap": 0, "anonymous": 0, "files": 72, "shared memory": 0})
+
+
 def test_a_sandbox_that_comes_and_goes_is_weighed_while_it_is_there_and_warming_up_is_not_judged() -> None:
     own = [{"core": 70_000_000, **({"media": 50_000_000} if n % 3 else {})} for n in range(180)]
     samples = [replace(watched()[0], t=BEGUN + 10 * n, pss_bytes=500_000_000, own_bytes=own[n]) for n in range(180)]

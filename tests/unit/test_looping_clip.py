@@ -11,7 +11,7 @@ import pytest
 
 from appliance.base.errors import SourceRefused
 from appliance.demo.camera_clip import as_camera_clip
-from tests.servers.looping_clip import LoopingClip
+from appliance.demo.looping_clip import LoopingClip
 
 
 def make(path: Path, codec: str, *, size: tuple[int, int] = (160, 120), frames: int = 25, rate: int = 10) -> Path:

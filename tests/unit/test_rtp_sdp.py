@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from appliance.demo.parameter_sets import Codec, StreamFormat, read_format, split, with_parameter_sets
+from appliance.demo.rtp_sdp import MTU, Packetizer, SdpDescription, interleaved, sender_report
 from appliance.media.nal import split_annex_b, type_of
-from tests.servers.parameter_sets import Codec, StreamFormat, read_format, split, with_parameter_sets
-from tests.servers.rtp_sdp import MTU, Packetizer, SdpDescription, interleaved, sender_report
 
 SPS = bytes.fromhex("67640016acd940a02ff9")
 PPS = bytes.fromhex("68ebe3cb22c0")

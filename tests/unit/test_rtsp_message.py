@@ -7,14 +7,14 @@ import hashlib
 
 import pytest
 
-from tests.servers.rtsp_authentication import REALM, RtspAuthenticator
-from tests.servers.rtsp_message import (
+from appliance.demo.rtsp_message import (
     HEAD_BYTES_MAX,
     BadRtspRequest,
     RtspRequestReader,
     choose_channels,
     rtsp_response,
 )
+from tests.servers.rtsp_authentication import REALM, RtspAuthenticator
 
 OPTIONS = b"OPTIONS rtsp://h/yard RTSP/1.0\r\nCSeq: 1\r\nUser-Agent: x\r\n\r\n"
 PLAY = b"PLAY rtsp://h/yard RTSP/1.0\r\ncseq: 2\r\nSession:  abc \r\n\r\n"

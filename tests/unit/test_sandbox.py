@@ -79,13 +79,25 @@ def test_it_serves_a_process_with_many_open_files(sandbox: Sandbox) -> None:
 def test_a_child_that_is_called_again_and_again_gives_the_holes_in_its_heap_back(
     trim_s: float, given_back: bool
 ) -> None:
-    sandbox = Sandbox("sandbox_attacks", replace(LIMITS, memory_bytes=256 << 20, trim_s=trim_s))
+    sandbox = Sandbox("sandbox_attacks", replace(LIMITS, memory_bytes=256 << 20, trim_s=trim_s, rest_s=3600.0))
     try:
         sandbox.call("echo", 1)
         before = own_mb(sandbox.pid)
         sandbox.call("leave_holes", 60)
         sandbox.call("echo", 1)  # is answered after what the call before left was given back
         assert (own_mb(sandbox.pid) - before < 10) is given_back
+    finally:
+        sandbox.close()
+
+
+def test_a_child_that_is_not_called_gives_the_holes_in_its_heap_back() -> None:
+    sandbox = Sandbox("sandbox_attacks", replace(LIMITS, memory_bytes=256 << 20, trim_s=3600.0, rest_s=0.05))
+    try:
+        sandbox.call("echo", 1)
+        before = own_mb(sandbox.pid)
+        sandbox.call("leave_holes", 60)
+        waiting.until(lambda: own_mb(sandbox.pid) - before < 10, what="they are given back")
+        assert sandbox.starts == 1
     finally:
         sandbox.close()
 

@@ -13,8 +13,9 @@ import av
 
 from appliance.base.errors import SourceLost, SourceRefused
 from appliance.demo.camera_clip import CODECS, video_stream
-from tests.servers.parameter_sets import StreamFormat, is_parameter_set, read_format, split, with_parameter_sets
-from tests.servers.rtp_sdp import SoundFormat
+from appliance.demo.parameter_sets import StreamFormat, read_format, split, with_parameter_sets
+from appliance.demo.rtp_sdp import SoundFormat
+from appliance.media.nal import is_parameter_set
 
 STEP_S_MAX = 5.0  # a longer step between two packets is a broken time stamp
 REORDER_S_MAX = 2.0  # of a frame shown after it was decoded (B-frames)

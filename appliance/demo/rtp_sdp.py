@@ -6,7 +6,7 @@ import base64
 import struct
 from dataclasses import dataclass
 
-from tests.servers.parameter_sets import Codec, StreamFormat
+from appliance.demo.parameter_sets import Codec, StreamFormat
 
 CLOCK_RATE = 90_000  # Hz of video (RFC 6184, RFC 7798)
 PAYLOAD_TYPE = 96  # the first dynamic one (RFC 3551, 6)

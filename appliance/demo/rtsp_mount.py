@@ -11,8 +11,8 @@ from typing import Protocol
 from appliance.base.clock import Clock
 from appliance.base.errors import SourceError
 from appliance.base.telemetry import LogThrottle
-from tests.servers.looping_clip import AccessUnit, LoopingClip
-from tests.servers.rtp_sdp import CLOCK_RATE, Packetizer, SdpDescription, SoundFormat, interleaved, sender_report
+from appliance.demo.looping_clip import AccessUnit, LoopingClip
+from appliance.demo.rtp_sdp import CLOCK_RATE, Packetizer, SdpDescription, SoundFormat, interleaved, sender_report
 
 logger = logging.getLogger(__name__)
 

@@ -20,10 +20,10 @@ from urllib.parse import unquote, urlsplit
 from appliance.base.clock import Clock, SystemClock
 from appliance.base.errors import MissingDependency, UsageError, VedetteError
 from appliance.base.telemetry import configure_logging
-from tests.servers.looping_clip import LoopingClip
-from tests.servers.rtp_sdp import SOUND_TRACK, TRACK, interleaved
-from tests.servers.rtsp_message import BadRtspRequest, RtspRequest, RtspRequestReader, choose_channels, rtsp_response
-from tests.servers.rtsp_mount import Mount, SentUnit
+from appliance.demo.looping_clip import LoopingClip
+from appliance.demo.rtp_sdp import SOUND_TRACK, TRACK, interleaved
+from appliance.demo.rtsp_message import BadRtspRequest, RtspRequest, RtspRequestReader, choose_channels, rtsp_response
+from appliance.demo.rtsp_mount import Mount, SentUnit
 
 logger = logging.getLogger(__name__)
 
@@ -416,9 +416,9 @@ def _mount_argument(text: str) -> tuple[str, Path]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m tests.servers.rtsp_server",
+        prog="python -m appliance.demo.rtsp_server",
         description="Play video files as endless RTSP cameras.",
-        epilog="Example: python -m tests.servers.rtsp_server --port 8554 yard=yard.mp4 gate=gate.mp4",
+        epilog="Example: python -m appliance.demo.rtsp_server --port 8554 yard=yard.mp4 gate=gate.mp4",
     )
     parser.add_argument("mounts", nargs="+", metavar="NAME=FILE", help="a camera and the H.264 or HEVC file it plays")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: this machine only)")
