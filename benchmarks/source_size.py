@@ -38,6 +38,7 @@ class Module:
         text = path.read_text(encoding="utf-8")
         self.name = ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
         self.text, self.tree, self.lines = text.splitlines(), ast.parse(text), text.count("\n")
+        self.nodes = list(ast.walk(self.tree))  # walked once: a walk of all modules is seconds
         self.code = len(self._code_lines(text))
 
     def _code_lines(self, text: str) -> set[int]:
@@ -45,7 +46,7 @@ class Module:
         for token in tokenize.generate_tokens(io.StringIO(text).readline):
             if token.type not in _NO_CODE:
                 found.update(range(token.start[0], token.end[0] + 1))
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             for each in getattr(node, "body", None) if isinstance(getattr(node, "body", None), list) else ():
                 if isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant):
                     found.difference_update(range(each.lineno, (each.end_lineno or each.lineno) + 1))
@@ -54,7 +55,7 @@ class Module:
     def imports(self) -> set[str]:
         """Return the dotted names that the module imports, wherever in it, or names as `module:function`."""
         found: set[str] = set()
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             if isinstance(node, ast.Import):
                 found.update(alias.name for alias in node.names)
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
@@ -66,9 +67,9 @@ class Module:
 
     def docstrings(self) -> Iterator[str]:
         """Yield the docstrings of module, classes and functions."""
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-                yield from filter(None, [ast.get_docstring(node)])
+                yield from filter(None, [ast.get_docstring(node, clean=False)])
 
     def unexplained_constants(self) -> tuple[list[str], int]:
         """Return the numeric constants without a comment or text beside them, and how many there are in all.
@@ -102,14 +103,14 @@ def _is_number(value: ast.expr) -> bool:
 
 
 def _functions(module: Module) -> Iterator[tuple[str, int]]:
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             named = [each.arg for each in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
             yield f"{module.name}:{node.name}", len([each for each in named if each not in {"self", "cls"}])
 
 
 def _classes(module: Module) -> Iterator[tuple[str, int, int]]:
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.ClassDef):
             methods = [each for each in node.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
             data = any("dataclass" in ast.unparse(each) for each in node.decorator_list)
@@ -145,7 +146,7 @@ def measure(root: Path) -> dict[str, int | str]:
     decisions = [*(root / "docs" / "decisions").glob("*.md")] or [root / "docs" / "decisions.md"]
     loose = [path for path in (root / "appliance").glob("*.py") if path.stem not in {"__init__", "__main__"}]
     knows = [module for module in modules if re.search(r"\bSiteConfig\b", "\n".join(module.text))]
-    fragments = sum(bool(_FRAGMENT.match(each)) for module in modules for each in module.docstrings())
+    fragments = sum(bool(_FRAGMENT.match(each.lstrip())) for module in modules for each in module.docstrings())
     return {
         "lines": sum(module.lines for module in modules),
         "code lines (without blanks, comments, docstrings)": sum(module.code for module in modules),

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
+from tests.weekly import WEEKLY
+
 if TYPE_CHECKING:
     from appliance.web.visitor import Visitor
 
@@ -171,4 +173,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             where[item.path] = (item.path.is_relative_to(BROWSER), place.get(item.path.name, len(place)))
         if item.path.name in THOROUGH:
             item.add_marker("thorough")
+        if item.nodeid.removeprefix("tests/") in WEEKLY:
+            item.add_marker("slow")
     items.sort(key=lambda item: where[item.path])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import Depends
 from starlette.responses import HTMLResponse
@@ -19,6 +19,7 @@ from appliance.dashboard.deps import Rev
 from appliance.dashboard.false_alarms_api import FalseAlarms
 from appliance.dashboard.headroom_api import Headroom
 from appliance.dashboard.health_api import HealthPart
+from appliance.dashboard.live_feed import LiveHub
 from appliance.dashboard.models_api import Models
 from appliance.dashboard.schemas import API
 from appliance.dashboard.settings_api import (
@@ -29,6 +30,7 @@ from appliance.dashboard.settings_api import (
 from appliance.dashboard.trials_api import TrialId, Trials, page_of
 from appliance.types import Review
 from appliance.web.auth import TemplatesPart
+from appliance.web.dependencies import provided
 from appliance.web.route_list import RouteList
 from appliance.web.texts import gettext as _
 from appliance.web.texts import ngettext
@@ -68,7 +70,12 @@ def cameras_page(
     )  # fmt: skip
 
 
-@router.get("/cameras/{name}")
+def expect_live(name: str, hub: Annotated[LiveHub, Depends(provided(LiveHub))]) -> None:
+    """Prepare for its live video, which this page asks for once it is loaded."""
+    hub.expect(name)
+
+
+@router.get("/cameras/{name}", dependencies=[Depends(expect_live)])
 def camera_page(
     *,
     rev: Rev,

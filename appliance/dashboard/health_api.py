@@ -32,13 +32,21 @@ router = RouteList(tags=["health"])
 
 LEARNABLE: frozenset[HealthKind] = frozenset({"black", "covered", "moved"})
 REFUSED_PASSWORD = "(401)"  # stands in the reason of a camera that refuses user or password
-# The remedy for a fault: the words on its button, and the page behind it; of all others it is the camera's page.
-_MAKE_ROOM, _SYSTEM = (N_("Make room"), "/storage"), (N_("What the appliance does"), "/system")
+# The remedy for a fault: the words on its button, and the page behind it, with the field to change where there is one;
+# of all others it is the camera's page. Of a view that may be right the button says so instead (see `TroubleItem`).
+_MAKE_ROOM, _SYSTEM = (
+    (N_("Make room"), "/settings/storage#storage.size_max_gb"),
+    (N_("What the appliance does"), "/system"),
+)
+_DETECTOR = N_("Detection"), "/settings/detection#detector.backend"
+_SPARE = N_("Do less when it is hot or memory is short"), "/settings/hardware#load_shedding.enabled"
 HELP: dict[HealthKind, tuple[str, str]] = {
-    "disk": _MAKE_ROOM, "unrecorded": _MAKE_ROOM, "database": _MAKE_ROOM, "memory": _SYSTEM, "hot": _SYSTEM,
-    "service": _SYSTEM, "detector": _SYSTEM, "fallback": _SYSTEM, "model": _SYSTEM, "decoder": _SYSTEM,
-    "clock": _SYSTEM, "uplink": (N_("Settings of the link"), "/settings/uplink"),
-    "mqtt": (N_("Settings"), "/settings/mqtt"), "certificate": (N_("Settings"), "/settings/address"),
+    "disk": _MAKE_ROOM, "unrecorded": _MAKE_ROOM, "database": _MAKE_ROOM, "memory": _SPARE, "hot": _SPARE,
+    "service": _SYSTEM, "detector": _DETECTOR, "fallback": _DETECTOR, "model": (N_("Models"), "/models"),
+    "decoder": (N_("Decoding"), "/settings/hardware#decode.hardware"),
+    "clock": _SYSTEM, "uplink": (N_("Settings of the link"), "/settings/uplink#uplink.url"),
+    "mqtt": (N_("Settings"), "/settings/mqtt#mqtt.url"),
+    "certificate": (N_("Settings"), "/settings/address#dashboard.public_url"),
     "notify": (N_("Notifications"), "/notify"),
     "overloaded": (N_("What the detector has left"), "/cameras"), "drift": (N_("Look at the alerts"), "/agreement"),
     "time": _SYSTEM, "update": _SYSTEM,
@@ -71,6 +79,7 @@ class TroubleItem(ApiModel):
     """A fault that lasts, as each page shows it.
 
     help: the words on the button that leads to `page`, where it can be helped; '': the visitor may not go there.
+    learn: where to say that what the camera shows now is right; '': it cannot be said of this fault, or not by them.
     """
 
     id: str
@@ -81,16 +90,20 @@ class TroubleItem(ApiModel):
     t_start: float
     help: str
     page: str
+    learn: str
 
     @classmethod
     def of(cls, row: HealthEventRow) -> TroubleItem:
         refused = row.kind == "stalled" and REFUSED_PASSWORD in row.reason
         camera = f"/cameras/{quote(row.camera, safe='')}"
         words, page = HELP.get(row.kind, (N_("Look at the camera"), camera))
-        if refused and may("GET", "/cameras/{name}/settings"):
-            words, page = N_("Enter the password"), f"{camera}/settings"
+        if row.kind == "stalled" and may("GET", "/cameras/{name}/settings"):
+            words = N_("Enter the password") if refused else N_("Address and password")
+            page = f"{camera}/settings#{'password' if refused else 'url'}"
+        learns = row.kind in LEARNABLE and may("POST", f"{EVENTS}/{{event}}/seen")
+        learn = f"{EVENTS}/{quote(row.id, safe='')}/seen" if learns else ""
         title = N_("Camera refuses the password") if refused else HEALTH_TITLES[row.kind]
-        return cls.of_row(row, title=title, help=words, page=page if _opens(page) else "")
+        return cls.of_row(row, title=title, help=words, page=page if _opens(page) else "", learn=learn)
 
 
 def _opens(page: str) -> bool:

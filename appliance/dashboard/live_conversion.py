@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import threading
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
@@ -32,7 +33,7 @@ _PLAYED = 'video/mp4; codecs="avc1'
 _FULL = "this browser cannot play what the camera sends, and as many others are converted as this appliance takes on"
 _LIMITS = SandboxLimits(
     wall_s=20.0,  # of a piece; the first one holds a group of pictures, of up to ten seconds
-    idle_s=60.0,
+    idle_s=20.0,  # of one that was expected for a page and not needed
     memory_bytes=512 * 1024 * 1024,  # H.265 of 4K: 17 reference frames of 12 MB, and the encoder
     reply_bytes_max=32 * 1024 * 1024,
 )
@@ -41,8 +42,8 @@ _LIMITS = SandboxLimits(
 class Conversions:
     """How many cameras are converted at once: one for two cores, at least one.
 
-    State: those at work, and the processor's seconds of all there ever were. Owner: the event loop's thread reads it,
-    conversions change it in theirs, each its own entry.
+    State: those at work, a sandbox for the next one, and the processor's seconds of all there ever were. Owner: the
+    event loop's thread reads it, conversions change it in theirs, each its own entry.
     """
 
     def __init__(self, clock: Clock, most: int = 0) -> None:
@@ -51,12 +52,37 @@ class Conversions:
         self.clock = clock
         self.running: set[LiveConversion] = set()
         self.cpu_s = 0.0
+        self._spare: Sandbox | None = None
+        self._lock = threading.Lock()  # of the spare
 
     def begin(self, conversion: LiveConversion) -> None:
         """Give it a place. Raise EvidenceError."""
         if conversion not in self.running and len(self.running) >= self.most:
             raise EvidenceError(_FULL)
         self.running.add(conversion)
+
+    def expect(self) -> None:
+        """Start a child while the page loads that may ask for it; it ends by itself where none does."""
+        with self._lock:
+            if len(self.running) < self.most:
+                self._spare = self._spare or _new_sandbox()
+                self._spare.begin()
+
+    def sandbox(self) -> Sandbox:
+        """Return a sandbox for one camera, which has its child already where one was expected."""
+        with self._lock:
+            sandbox, self._spare = self._spare, None
+        return sandbox or _new_sandbox()
+
+    def close(self) -> None:
+        """End all."""
+        for conversion in list(self.running):
+            conversion.close()
+        self.sandbox().close()
+
+
+def _new_sandbox() -> Sandbox:
+    return Sandbox(LIVE_FUNCTIONS, _LIMITS, raises=(EvidenceError,))
 
 
 class LiveConversion:
@@ -120,7 +146,7 @@ class LiveConversion:
     def _convert(self, init: InitSegment, fragments: Sequence[Fragment]) -> list[Fragment]:
         self._all.begin(self)
         self._used_at = self._clock.monotonic()
-        sandbox = self._sandbox = self._sandbox or Sandbox(LIVE_FUNCTIONS, _LIMITS, raises=(EvidenceError,))
+        sandbox = self._sandbox = self._sandbox or self._all.sandbox()
         if begins := init is not self._source:
             self._source, self.keys_only = init, self._spares()
         data = b"".join(each.data for each in fragments)

@@ -7,6 +7,7 @@ share; one that falls behind goes on at the newest key frame, so a slow or hosti
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import struct
@@ -380,6 +381,9 @@ class LiveHub:
         self._new_feed: Callable[[str, LiveChoice], LiveFeed] = lambda camera, choice: LiveFeed(
             camera, segments, boxes, self.newest_boxes, root, choice, self.conversions
         )
+        self._files_of: Callable[[str], LiveFiles] = lambda camera: LiveFiles(
+            camera, segments, root, clock, LiveChoice(h264=True)
+        )
         self._feeds: dict[tuple[str, LiveChoice], tuple[LiveFeed, asyncio.Task[None]]] = {}
 
     @property
@@ -407,6 +411,15 @@ class LiveHub:
             feed.viewers.add(viewer)
         return StreamViewer(viewer.messages(), lambda: self._left(viewer, feeds, give_back))
 
+    def expect(self, camera: str) -> None:
+        """Prepare for a page of this camera, in its thread: where its video may be converted, start the child now."""
+        if self.closed:
+            return
+        with contextlib.suppress(StoreError):
+            newest = self._files_of(camera).newest()
+            if newest is not None and newest.codec != "h264" and not newest.instead_of:
+                self.conversions.expect()
+
     def close(self) -> None:
         """End all streams. Called in the event loop's thread."""
         self.closed = True
@@ -419,8 +432,7 @@ class LiveHub:
         self.close()
         for feed, _ in self._feeds.values():
             feed.viewers.clear()
-        for conversion in list(self.conversions.running):
-            conversion.close()
+        self.conversions.close()
         await asyncio.gather(*(task for _, task in self._feeds.values()), return_exceptions=True)
 
     def _feed(self, camera: str, choice: LiveChoice) -> LiveFeed:

@@ -124,6 +124,7 @@ class Sandbox:
         self._closed = threading.Event()
         self._child: subprocess.Popen[bytes] | None = None
         self._channel: socket.socket | None = None
+        self._begun: socket.socket | None = None  # to a child that has not said yet that it is ready
         self.confined: tuple[str, ...] = ()
         self.starts = 0
         self.kills = 0
@@ -150,6 +151,13 @@ class Sandbox:
                     self._end()
                     raise
             raise AssertionError("unreachable")
+
+    def begin(self) -> None:
+        """Start the child without waiting for it: a call that may come soon finds it ready."""
+        with self._lock:
+            if self.pid == 0:
+                self._end()
+                self._begun = self._spawn()
 
     def close(self) -> None:
         """End the child, also in the middle of a call, which then raises SandboxUnavailable, as all later ones do."""
@@ -229,7 +237,7 @@ class Sandbox:
         how = f"signal {-child.returncode}" if (child.returncode or 0) < 0 else f"exit code {child.returncode}"
         return SandboxDied(f"{function}: the sandbox died ({how})")
 
-    def _start(self) -> socket.socket:
+    def _spawn(self) -> socket.socket:
         if self._closed.is_set():
             raise SandboxUnavailable("the sandbox was ended")
         try:
@@ -255,10 +263,14 @@ class Sandbox:
             raise SandboxUnavailable(f"the sandbox cannot be started: {error.strerror or error}") from None
         finally:
             there.close()
-        self._channel = here
         self.starts += 1
         if self._closed.is_set():  # just now, by another thread
             self._child.kill()
+        return here
+
+    def _start(self) -> socket.socket:
+        here = self._channel = self._begun or self._spawn()
+        self._begun = None
         try:
             here.settimeout(START_S_MAX)
             ready = self._receive(here, START_S_MAX)
@@ -270,9 +282,11 @@ class Sandbox:
         return here
 
     def _end(self) -> None:
-        child, channel, self._child, self._channel = self._child, self._channel, None, None
-        if channel is not None:
-            channel.close()
+        child, channels = self._child, (self._channel, self._begun)
+        self._child = self._channel = self._begun = None
+        for channel in channels:
+            if channel is not None:
+                channel.close()
         if child is not None:
             end_child(child)
 

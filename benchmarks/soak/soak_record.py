@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -102,14 +102,12 @@ class SoakRecord:
         """Judge all parts together; memory is that of the longest part."""
         found = [(part, part.judge(faults, recover_s)) for part in self.parts]
         longest = max(found, key=lambda each: len(each[0].samples))[1]
-        return SoakResult(
-            [finding for _, each in found for finding in each.findings],
-            [seconds for _, each in found for seconds in each.noticed_s],
-            [seconds for _, each in found for seconds in each.recovered_s],
-            sum(each.disturbed_s for _, each in found),
-            longest.memory_mb,
-            longest.growth_mb_h,
-            longest.process_mb,
+        return replace(
+            longest,
+            findings=[finding for _, each in found for finding in each.findings],
+            noticed_s=[seconds for _, each in found for seconds in each.noticed_s],
+            recovered_s=[seconds for _, each in found for seconds in each.recovered_s],
+            disturbed_s=sum(each.disturbed_s for _, each in found),
         )
 
     def _add(self, line: Mapping[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import io
 import json
@@ -96,12 +97,7 @@ class Truth:
     def __init__(self, name: str, visible_min: float = 0.3) -> None:
         story = json.loads((FAMILY / f"{name}.truth.json").read_text())
         self._whole = np.array([story["width"], story["height"]] * 2, np.float32)
-        self._frames: dict[bytes, int] = {}
-        with ClipReader(str(FAMILY / f"{name}.mp4")) as clip:
-            for frame in clip.frames():
-                width, height = self._SIZE
-                image = frame.av_frame.to_ndarray(format="bgr24", width=width, height=height, interpolation="AREA")
-                self._frames.setdefault(image.tobytes(), frame.index + 1)
+        self._frames = self._numbers(name)
         self._rows: dict[int, list[Row]] = {}
         for row in read_rows(FAMILY / f"{name}.gt.txt"):
             if row.visibility >= visible_min:
@@ -114,6 +110,18 @@ class Truth:
         frames = [self._frames.get(np.ascontiguousarray(image).tobytes()) for image in images]
         assert None not in frames, "a picture that is none of the film's"
         return [self._known(frame) for frame in frames if frame is not None]
+
+    @classmethod
+    @functools.lru_cache(maxsize=4)  # the tests of one film come one after the other
+    def _numbers(cls, name: str) -> dict[bytes, int]:
+        """Return the number of the frame, from 1, by its picture as it is looked at."""
+        found: dict[bytes, int] = {}
+        with ClipReader(str(FAMILY / f"{name}.mp4")) as clip:
+            for frame in clip.frames():
+                width, height = cls._SIZE
+                image = frame.av_frame.to_ndarray(format="bgr24", width=width, height=height, interpolation="AREA")
+                found.setdefault(image.tobytes(), frame.index + 1)
+        return found
 
     def _known(self, frame: int) -> Detections:
         rows = self._rows.get(frame, [])

@@ -68,7 +68,7 @@ def _options(codec: str, gop: int, given: dict[str, str]) -> dict[str, str]:
         more = "".join(f":{key}={value}" for key, value in given.items())
         return {"preset": "ultrafast", "x265-params": f"log-level=none:keyint={gop}:min-keyint={gop}:scenecut=0{more}"}
     more = "".join(f":{key}={value}" for key, value in given.items())
-    return {"preset": "veryfast", "x264-params": f"keyint={gop}:min-keyint={gop}:scenecut=0{more}"}
+    return {"preset": "superfast", "x264-params": f"keyint={gop}:min-keyint={gop}:scenecut=0{more}"}
 
 
 class WalkerDetector:

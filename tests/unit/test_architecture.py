@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.weekly import WEEKLY
+
 ROOT = Path(__file__).parents[2]
 TOOLS = Path(sys.executable).parent
 PACKAGES = ("appliance", "cloud_worker")
@@ -317,3 +319,10 @@ def test_the_readme_names_every_command() -> None:
     assert "vedette-worker run" in readme
     for target in ("make demo", "make test", "make lint", "make bench"):
         assert target in readme
+
+
+def test_what_leaves_the_usual_run_is_there_and_says_what_stays() -> None:
+    for test, instead in WEEKLY.items():
+        file, name = test.partition("[")[0].split("::")
+        assert f"def {name}(" in (ROOT / "tests" / file).read_text(encoding="utf-8"), test
+        assert instead, test

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.soak.__main__ import told
 from benchmarks.soak.checks import evaluate, log_findings, slope
 from benchmarks.soak.fault_plan import AT_ONCE, LASTING, LONG, SHORT, Fault, make
 from benchmarks.soak.soak_record import OtherSoak, SoakRecord
@@ -106,6 +107,21 @@ def test_a_neighbour_that_ends_is_no_growth_and_growth_is_told_by_kind() -> None
     verdict = evaluate([], BEGUN, samples, {}, 45.0)
     assert [each.text for each in verdict.findings if each.text.startswith("memory grew")]
     assert verdict.kinds_mb_h["core"] == pytest.approx({"heap": 0, "anonymous": 0, "files": 72, "shared memory": 0})
+
+
+def test_a_record_s_report_names_growth_by_process_and_kind(tmp_path: Path) -> None:
+    path = tmp_path / "soak.jsonl"
+    record = SoakRecord(path, SETTINGS)
+    record.begin(BEGUN)
+    for n, each in enumerate(watched()):
+        kinds = {"heap": 10**7 * 4, "anonymous": 10**7 * 3, "files": 10**7, "shared memory": 1000 * n}
+        record.add_sample(replace(each, own_bytes={"core": 7 * 10**7}, kinds={"core": kinds}))
+    record.add_gaps(BEGUN + 120, {"yard": [GAP]})
+    again = SoakRecord(path, SETTINGS)
+    report = told(again.judge([STALL], 45.0), again, [STALL])
+    assert (
+        "core: 70 MB of its own, +0.0 MB an hour; heap +0.0; anonymous +0.0; files +0.0; shared memory +3.6" in report
+    )
 
 
 def test_a_sandbox_that_comes_and_goes_is_weighed_while_it_is_there_and_warming_up_is_not_judged() -> None:

@@ -79,15 +79,16 @@ def test_of_thirty_falls_by_a_third_27_are_told_within_60_answers() -> None:
 
 
 @pytest.mark.thorough
-def test_two_hundred_quiet_quarters_have_at_most_two_hundred_false_alarms() -> None:
+@pytest.mark.parametrize("quarters", [30, pytest.param(200, marks=pytest.mark.slow)])
+def test_quiet_quarters_have_at_most_one_false_alarm_each(quarters: int) -> None:
     rng, noticed = random.Random(27), 0
-    for _ in range(200):
+    for _ in range(quarters):
         a_day = rng.choice((5, 10, 20, 40))
         watch = DriftWatch(rates(a_day, a_day))
         for each in alerts(rng, cameras(rng, rng.choice((1, 3, 6)), 0.5), int(a_day * QUARTER_DAYS), a_day):
             watch.add(each)
         noticed += watch.noticed
-    assert noticed <= 200
+    assert noticed <= quarters
 
 
 def test_a_fall_names_what_fell_its_network_and_its_alerts_and_ends_when_it_is_over() -> None:
@@ -140,6 +141,10 @@ def test_what_the_store_holds_becomes_a_fault_and_a_page(tmp_path: Path) -> None
     monitor.run_once()
     assert "alerts on this site are right less often" in monitor.fault
     assert "network vedette-nano" in monitor.fault
+    held = monitor.report().alerts
+    assert (len({id(each.camera) for each in held}), len({id(each.model) for each in held})) == (1, 1), (
+        "held for months"
+    )
     with site.client() as client:
         report = client.get("/api/v1/agreement").json()
         page = client.get("/agreement").text

@@ -12,13 +12,16 @@ from typing import Any
 
 import pytest
 
+from appliance.base.child_modules import LIVE_FUNCTIONS
 from appliance.base.clock import ManualClock, SystemClock
+from appliance.base.errors import EvidenceError
 from appliance.dashboard import live_conversion, live_feed, live_files
 from appliance.dashboard.event_stream import StreamViewer, TooManyViewers
 from appliance.dashboard.live_feed import LiveHub, Movement
 from appliance.dashboard.live_files import LiveChoice
 from appliance.ingest.file_source import FileSource
 from appliance.ingest.recorder import RecordTarget, SegmentRecorder
+from appliance.sandbox.sandbox import Sandbox, SandboxLimits
 from appliance.types import FrameBoxes, Gap, SegmentRow, TrackedObject
 from appliance.web.texts import set_language
 from appliance.web.visitor import OWNER, Visitor
@@ -342,6 +345,33 @@ def test_h265_is_converted_once_for_all_and_ends_after_the_last_one(
         await asyncio.to_thread(until, lambda: not hub.conversions.running)
 
     run(site, story)
+
+
+@pytest.mark.usefixtures("slow_machine")
+def test_a_page_that_needs_a_conversion_finds_its_child_started(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Sandbox] = []
+
+    def noted() -> Sandbox:
+        made.append(Sandbox(LIVE_FUNCTIONS, SandboxLimits(wall_s=60.0), raises=(EvidenceError,)))
+        return made[-1]
+
+    monkeypatch.setattr(live_conversion, "_new_sandbox", noted)
+
+    async def story(hub: LiveHub) -> None:
+        Recording(site, 30, "dock").grow(20)
+        await asyncio.to_thread(hub.expect, "dock")
+        assert not made, "H.264 needs none"
+        Recording(site, 30, codec="libx265").grow(20)
+        await asyncio.to_thread(hub.expect, "gate")
+        begun = made[0].pid
+        assert begun > 0
+        one = Watching(hub.join(["gate"], lambda: OWNER, choice=H264))
+        await one.until(lambda: bool(one.video()))
+        assert (len(made), made[0].pid, made[0].starts) == (1, begun, 1)
+        await asyncio.to_thread(hub.expect, "gate")
+
+    run(site, story)
+    assert all(each.pid == 0 for each in made), "none is left"
 
 
 @pytest.mark.usefixtures("slow_machine")

@@ -119,6 +119,23 @@ def test_it_starts_the_child_when_first_called_and_again_after_it_was_idle(media
     assert sandbox.pid == 0
 
 
+def test_a_child_that_was_begun_serves_the_first_call_and_one_that_ended_meanwhile_is_replaced(media: Path) -> None:
+    sandbox = Sandbox("sandbox_attacks", SandboxLimits(idle_s=1.0))
+    sandbox.begin()
+    first = sandbox.pid
+    sandbox.begin()
+    assert (first > 0, sandbox.pid) == (True, first)
+    assert sandbox.call("echo", 1) == 1
+    waiting.until(lambda: sandbox.pid == 0, what="it ends")
+    sandbox.begin()
+    waiting.until(lambda: sandbox.pid == 0, what="nobody calls it, and it ends")
+    assert sandbox.call("echo", 2) == 2
+    assert sandbox.starts == 3
+    sandbox.begin()
+    sandbox.close()
+    assert sandbox.pid == 0
+
+
 def test_it_rests_until_it_is_called_again(sandbox: Sandbox) -> None:
     sandbox.call("echo", 1)
     first = sandbox.pid

@@ -121,7 +121,7 @@ _VALUES = st.recursive(
 _FILES = st.sampled_from([EXAMPLE, SITE])
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 @given(_FILES, st.data())
 def test_any_value_at_any_place_is_in_the_file_and_nothing_else_changes(text: str, data: st.DataObject) -> None:
     tree = yaml.safe_load(text)

@@ -42,7 +42,7 @@ from tests.support.dashboard_site import Site
 
 T0 = 1_700_000_000.0
 FILE = "site: {name: depot-7}\ncameras: {gate: {url: 'rtsp://a/b'}}\n"
-NOT_OF_SETTINGS = {page for _, page in HELP.values() if not page.startswith("/settings")}
+NOT_OF_SETTINGS = {"/storage", *(page for _, page in HELP.values() if not page.startswith("/settings"))}
 FULL = HealthEvent(camera="", id="f1", kind="disk", t=T0, t_start=T0, reason="the disk is nearly full")
 REFUSED = HealthEvent(
     camera="dock", id="r1", kind="stalled", t=T0, t_start=T0 + 1, reason="it refused the password (401); check it"
@@ -73,8 +73,7 @@ def test_the_button_of_a_full_disk_leads_to_the_form_that_ends_it(tmp_path: Path
     watch.run_once()
     served.faults.put(replace(FULL, reason=watch.fault))
     with TestClient(app, base_url="http://127.0.0.1:8080") as client:
-        assert '<a class="button" href="/storage">Make room</a>' in client.get("/").text
-        assert 'href="/settings/storage"' in client.get("/storage").text
+        assert '<a class="button" href="/settings/storage#storage.size_max_gb">Make room</a>' in client.get("/").text
         assert 'data-key="storage.disk_free_min_mb"' in client.get("/settings/storage").text
         base = client.get("/api/v1/settings").json()["digest"]
         change = {"path": ["storage", "disk_free_min_mb"], "value": 0}

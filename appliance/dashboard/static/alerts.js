@@ -3,7 +3,6 @@
 import { by, coalesced, follow, keys, light, made, post, prepare, reload, review, say, swap } from "./page.js";
 import { t, tn } from "./texts.js";
 import { BATCH, choose, mark, none, send, some } from "./chosen.js";
-import "./health.js";
 import "./saved_filters.js";
 import { preview } from "./preview.js";
 import { dayOf } from "./time.js";

@@ -2,7 +2,6 @@
 // What cameras see now, boxes over it: video where the page has one and the browser plays it, else stills.
 import { by, coalesced, follow, renew } from "./page.js";
 import { t } from "./texts.js";
-import "./health.js";
 import { begin, box, paint, places } from "./draw.js";
 import { codecNamed, LivePlayer, watch } from "./live.js";
 import { clockOf } from "./time.js";

@@ -80,7 +80,7 @@ export class LivePlayer {
 		if (!buffer || buffer.updating || video.error) return;
 		const { buffered } = buffer;
 		if (buffered.length) {
-			this.follow(buffered.end(buffered.length - 1));
+			this.follow(buffered.start(buffered.length - 1), buffered.end(buffered.length - 1));
 			if (video.currentTime - buffered.start(0) > 2 * KEEP_S) return buffer.remove(buffered.start(0), video.currentTime - KEEP_S);
 		}
 		const next = this.queue.shift();
@@ -88,11 +88,12 @@ export class LivePlayer {
 		this.bytes -= next.length;
 		buffer.appendBuffer(next);
 	}
-	follow(end) {
+	// Before the beginning of what came there is no picture: the first one is shown as soon as it is there.
+	follow(begin, end) {
 		const { video } = this;
 		const ahead = this.pace.ahead(end, video.currentTime);
 		if (ahead > 1 || video.currentTime > end || video.paused) {
-			video.currentTime += ahead;
+			video.currentTime = Math.max(begin, video.currentTime + ahead);
 			video.play().catch(() => {});
 		} else video.playbackRate = rateOf(ahead);
 	}

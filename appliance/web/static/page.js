@@ -180,6 +180,19 @@ export function light(state, detail = "") {
 	pulse.setAttribute("aria-label", WORDS[state]);
 }
 
+// "Seen" beside a health event, wherever it stands; the stream brings what came of it.
+document.addEventListener("click", async event => {
+	const button = event.target.closest("button.seen");
+	if (!button) return;
+	button.disabled = true;
+	try {
+		await post(button.dataset.url, {});
+	} catch (error) {
+		button.disabled = false;
+		light("lost", error.message);
+	}
+});
+
 // What is wrong now, on every page: it says so within a second, and keeps open what was opened.
 const renewTroubles = coalesced(async () => {
 	const old = by("troubles");

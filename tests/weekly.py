@@ -1,0 +1,78 @@
+"""Tests that leave the usual run, and what in the usual run makes the same point.
+
+They take the mark `slow`: `make test-slow` and, once a week, `make test-all` run them. The figures are CPU seconds of
+one run of the whole suite on two cores, children included; all of them together were a sixth of it.
+"""
+
+from __future__ import annotations
+
+WEEKLY: dict[str, str] = {
+    # 28 s: the limit of a call without end is one mechanism for all children
+    "unit/test_canary.py::test_each_kind_of_broken_network_is_stopped[hang]": "unit/test_sandbox.py",
+    "system/test_network_switch.py::test_a_network_that_does_not_come_up_is_put_in_quarantine_and_nothing_else_happens"
+    "[hangs]": "the same with a network that fails",  # 38 s
+    "system/test_shadow.py::test_one_that_fails_or_hangs_is_stopped_and_ingest_goes_on[hangs]": "the same with `fails`",
+    # 7 to 13 s each: other faults go the same way to a judgement
+    "unit/test_canary.py::test_each_kind_of_broken_network_is_stopped[slow]": "[crash] and [corner]",
+    "unit/test_canary.py::test_each_kind_of_broken_network_is_stopped[memory]": "[crash] and [corner]",
+    "unit/test_canary.py::test_each_kind_of_broken_network_is_stopped[labels]": "[crash] and [corner]",
+    "unit/test_canary.py::test_each_kind_of_broken_network_is_stopped[night]": "[crash] and [corner]",
+    "unit/test_canary.py::test_each_kind_of_broken_network_is_stopped[scores]": "[crash] and [corner]",
+    "unit/test_canary.py::test_equal_networks_are_not_stopped[noise-2]": "[int8]",
+    "unit/test_canary.py::test_equal_networks_are_not_stopped[float16]": "[int8]",
+    "unit/test_canary.py::test_a_site_tries_a_network_on_its_recording_and_shows_what_differs":
+        "unit/test_dashboard_models.py, from the page",
+    # 4 to 14 s each: the appliance and the worker are watched in every run, every command once a week
+    "system/test_nothing_leaves.py::test_nothing_is_looked_up_contacted_or_left_but_what_was_asked_for[models]":
+        "[edge_only] and [worker]",
+    "system/test_nothing_leaves.py::test_nothing_is_looked_up_contacted_or_left_but_what_was_asked_for[first_run]":
+        "[edge_only] and [worker]",
+    "system/test_nothing_leaves.py::test_nothing_is_looked_up_contacted_or_left_but_what_was_asked_for[openvino]":
+        "[edge_only] and [worker]",
+    "system/test_nothing_leaves.py::test_nothing_is_looked_up_contacted_or_left_but_what_was_asked_for[hailo]":
+        "[edge_only] and [worker]",
+    # 5 to 18 s each: the same footage, file or process once more
+    "replay/test_replay_log.py::test_the_beginning_of_the_yard_replayed_twice_gives_the_same_bytes":
+        "replay/test_replay_resume.py compares the bytes of two replays",
+    "replay/test_scenario_run.py::test_pytest_collects_scenarios_and_reports_the_same_text":
+        "the plugin as it is installed, and replay/test_known_failing.py",
+    "replay/test_replay_conditions.py::test_pytest_runs_scenarios_in_the_given_conditions":
+        "the plugin as it is installed, and the conditions without pytest",
+    "replay/test_own_network.py::test_confirms_nothing_in_a_still_frame[yard]": "[gate]",
+    "replay/test_own_network.py::test_finds_rendered_persons_as_well_as_recorded[yard]": "[gate]",
+    "replay/test_keep_start.py::test_every_alert_of_the_demo_passes_under_the_settings_it_was_kept_with[yard]":
+        "[gate]",
+    "replay/test_replay_health.py::test_ordinary_footage_has_no_such_line_and_one_kind_can_be_left_out":
+        "unit/test_tamper_detector.py::test_real_footage_has_no_fault",
+    "replay/test_pets_accuracy.py::test_gives_as_many_of_six_visitors_one_number_as_recorded[vedette-nano]":
+        "the persons followed, in the same file",
+    "system/test_check.py::test_a_model_that_cannot_be_used_is_reported_in_one_sentence[nobody-made-this-"
+    "nobody-made-this]": "[text.onnx]",
+    "system/test_check.py::test_a_model_that_cannot_be_used_is_reported_in_one_sentence[absent.onnx-absent.onnx]":
+        "[text.onnx]",
+    "system/test_reconfigure_live.py::test_a_network_that_does_not_load_is_refused_and_recording_goes_on":
+        "system/test_network_switch.py, [refused]",
+    "system/test_evidence_steps_nats.py::test_the_appliance_itself_is_killed_while_escalations_take_two_messages":
+        "system/test_chaos.py kills it too",
+    "system/test_ingest_confinement.py::test_another_back_end_loads_and_looks_confined": "the usual back-end",
+    "system/test_cassette_nats.py::test_what_was_recorded_once_is_played_for_ever_with_no_server_running[good-0]":
+        "[needs frame-1], which does more",
+    "unit/test_redacted_clip.py::test_no_pixel_outside_the_objects_box_is_anything_but_mosaic[yard-4-span1-3]":
+        "[yard-1-span0-1]",
+    "unit/test_redacted_clip.py::test_no_pixel_outside_the_objects_box_is_anything_but_mosaic[gate-3-span2-3]":
+        "[yard-1-span0-1]",
+    "unit/test_track_identity.py::test_by_boxes_alone_a_busy_pavement_has_few_mistakes": "the pavement with pictures",
+    "unit/test_track_identity.py::test_at_a_junction_no_car_has_the_number_of_one_that_waited_there[True-True-1]":
+        "[False-True-0]",
+    "unit/test_shown_secrets.py::test_no_answer_shows_a_secret[flow]": "[with_comments]",
+    "unit/test_shown_secrets.py::test_no_answer_shows_a_secret[quoted]": "[with_comments]",
+    "unit/test_dashboard_scenarios.py::test_what_is_kept_is_run_at_once_and_the_pages_say_what_came_of_it":
+        "with a renamed zone, in the same file",
+    "browser/test_access_page.py::test_an_alert_is_handed_over_and_its_span_erased[390]": "[1440]",
+    # 4 to 10 s each: of tools that no appliance runs
+    "unit/test_bench.py::test_each_way_is_measured_or_named_with_its_reason": "the other tests of the file",
+    "unit/test_evaluate.py::test_the_teacher_scores_on_pets_what_is_known_of_it": "replay/test_pets_accuracy.py",
+    "unit/test_evaluate_empty.py::test_a_rendered_scene_has_no_people_and_its_cars_and_weather_stay":
+        "the other tests of the file",
+    "unit/test_render_practice.py::test_animals_alter_no_picture_that_has_none": "a picture is its numbers alone",
+}  # fmt: skip
