@@ -313,7 +313,10 @@ class OpenAiVlm:
 
     def _unusable(self, why: str, asked: _AskedCase, counts: dict[str, Any]) -> Opinion:
         reason = f"The model gave no usable answer: {why}."
-        words = {"prompt": prompt_version(asked.escalation), "answer_schema": ANSWER_SCHEMAS[asked.order]}
+        words: dict[str, Any] = {
+            "prompt": prompt_version(asked.escalation),
+            "answer_schema": ANSWER_SCHEMAS[asked.order],
+        }
         return Opinion(decision="unsure", reason=reason, preprocess_s=asked.preprocess_s, **words, **counts)
 
     def _believed(self, answer: VlmAnswer, asked: _AskedCase) -> Opinion:
