@@ -13,6 +13,7 @@ pixels outside the object's box, and its speed.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import re
@@ -84,7 +85,13 @@ def start() -> Iterator[Row]:
 
 def faults() -> Iterator[Row]:
     node = "tests/browser/test_faults_told.py"
-    yield decided_by("faults told on the first page, with their button", "20 in 10 s", node, r"\d+ of \d+ faults[^\n]*")
+    row = decided_by(
+        "faults told on the first page", "20 in 10 s", node, r"(\d+) of \d+ faults told.*?(\d+) buttons[^\n]*"
+    )
+    yield dataclasses.replace(row, value=row.value.partition(";")[0])
+    helped = re.search(r"(\d+) buttons", row.value)
+    what = "their buttons do the act or lead to the field (that it ends a real fault is not measured)"
+    yield Row(what, "20", helped[1] if helped else row.value, bool(helped) and int(helped[1]) >= 20)
 
 
 def windows() -> Iterator[Row]:

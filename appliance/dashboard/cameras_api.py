@@ -31,6 +31,7 @@ from appliance.web.texts import ngettext
 from appliance.web.visitor import visitor
 
 EXAMINED_OVER_S = 10.0  # the rate of examined frames is of so many seconds
+STARTING_S_MAX = 60.0  # one that has been in its state for less, and has no recording today, is still coming up
 MISSED_S_MIN = 10.0  # a day with less is whole: connecting anew takes some seconds
 BOXES_OFF_S_MAX = 0.5  # boxes belong to a frame at most this far away
 
@@ -129,7 +130,11 @@ class CameraReader:
     def day_text(self, begin: float, now: float) -> str:
         """Return a sentence: since when all record, or which did not, and for how long; '': none should."""
         recorded = [
-            each.name for each in self.items() if (c := self.configured.get(each.name)) and c.record == "continuous"
+            each.name
+            for each in self.items()
+            if (c := self.configured.get(each.name))
+            and c.record == "continuous"
+            and (now - each.since_t >= STARTING_S_MAX or self.segments.recorded_since(each.name, begin) is not None)
         ]
         missing: dict[str, str] = {}
         since = begin

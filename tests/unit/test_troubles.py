@@ -261,10 +261,12 @@ def test_what_the_disk_does_not_take_stands_on_every_page_with_the_button_that_h
 
 def test_the_sentence_of_the_day_says_that_all_recorded_or_which_did_not(tmp_path: Path) -> None:
     served = Site(tmp_path, ManualClock(T0 + 100))
-    for camera in ("gate", "dock"):
-        served.live(camera, T0)
-        served.record(camera, T0)
+    served.live("dock", T0)
+    served.live("gate", T0 + 90)
     with served.client() as client:
+        assert "Not recorded today: dock (never)." in client.get("/").text, "the other has only just come up"
+        for camera in ("gate", "dock"):
+            served.record(camera, T0)
         since = datetime.fromtimestamp(T0).astimezone()
         assert f"All 2 cameras have recorded since {since:%H:%M}." in client.get("/").text, "it is a first day"
         for camera in ("gate", "dock"):
