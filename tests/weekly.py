@@ -10,7 +10,7 @@ WEEKLY: dict[str, str] = {
     # 28 s: the limit of a call without end is one mechanism for all children
     "unit/test_canary.py::test_each_kind_of_broken_network_is_stopped[hang]": "unit/test_sandbox.py",
     "system/test_network_switch.py::test_a_network_that_does_not_come_up_is_put_in_quarantine_and_nothing_else_happens"
-    "[hangs]": "the same with a network that fails",  # 38 s
+    "[hangs]": "the same with a network that fails",
     "system/test_shadow.py::test_one_that_fails_or_hangs_is_stopped_and_ingest_goes_on[hangs]": "the same with `fails`",
     # 7 to 13 s each: other faults go the same way to a judgement
     "unit/test_canary.py::test_each_kind_of_broken_network_is_stopped[slow]": "[crash] and [corner]",
@@ -69,6 +69,29 @@ WEEKLY: dict[str, str] = {
     "unit/test_dashboard_scenarios.py::test_what_is_kept_is_run_at_once_and_the_pages_say_what_came_of_it":
         "with a renamed zone, in the same file",
     "browser/test_access_page.py::test_an_alert_is_handed_over_and_its_span_erased[390]": "[1440]",
+    # 4 to 20 s each: of a process that other tests of the usual run start, kill or starve as well
+    "system/test_local_judge_live.py::test_an_appliance_without_an_uplink_answers_its_alerts":
+        "without a process of its own: on a site without an uplink it has the last word",
+    "system/test_ingest_process.py::test_it_ends_when_nobody_reads_any_more": "it ends when its parent does",
+    "system/test_ingest_process.py::test_stray_prints_cannot_corrupt_a_channel_on_stdout": "the channel that is used",
+    "system/test_core_restart.py::test_threads_and_memory_do_not_grow_with_requests":
+        "unit/test_malloc.py, and the soak",
+    "system/test_core_restart.py::test_an_ingest_process_that_is_killed_comes_back_within_seconds_and_shows_its_gap":
+        "system/test_recording_outlives_peers.py, and system/test_outage.py for the gap",
+    "system/test_health_live.py::test_a_frozen_image_leads_to_a_reconnection": "a stalled camera, in the same file",
+    "system/test_reconfigure_live.py::test_a_camera_on_a_port_of_its_own_is_reached_by_a_new_process_and_the_next_one_"
+    "there_by_the_same": "the new process for other detector settings, in the same file",
+    "system/test_check.py::test_the_network_of_the_second_look_is_checked_too": "the network of the first",
+    "system/test_check.py::test_a_clip_that_is_no_video_ends_replay_with_1_and_a_reason": "replay/test_streams.py",
+    "replay/test_known_failing.py::test_pytest_expects_the_failure_and_no_success": "the same without pytest",
+    "replay/test_scenario_run.py::test_pets_is_reported_as_well_as_it_was": "replay/test_replay_log.py, the counts",
+    "replay/test_own_network.py::test_confirms_nothing_in_the_dark": "an empty room and a still frame",
+    "contract/test_engines.py::test_on_real_footage_a_person_is_found_again_and_an_empty_place_rejected[hog]":
+        "[femto]",
+    "unit/test_render_practice.py::test_a_folder_resumes_and_a_picture_is_its_numbers_alone":
+        "unit/test_render.py: what is drawn does not change between runs",
+    "unit/test_train_data.py::test_the_network_that_we_ship_has_learnt_from_no_evaluation_picture":
+        "the fence itself, in the same file; the network changes only when one ships",
     # 4 to 10 s each: of tools that no appliance runs
     "unit/test_bench.py::test_each_way_is_measured_or_named_with_its_reason": "the other tests of the file",
     "unit/test_evaluate.py::test_the_teacher_scores_on_pets_what_is_known_of_it": "replay/test_pets_accuracy.py",

@@ -15,7 +15,6 @@ from pydantic import TypeAdapter, ValidationError
 
 from appliance.base.detector_config import DetectorConfig
 from appliance.base.errors import DetectorError, ModelError, SourceError
-from appliance.bundle.bundle_store import InForceTable
 from appliance.canary.cost_comparison import COST_PAIRS, COST_TASK, CostTask
 from appliance.canary.frame_survey import (
     SURVEY,
@@ -29,8 +28,6 @@ from appliance.canary.frame_survey import (
 from appliance.canary.judge import CandidateJudge, PairedObject, RunCosts
 from appliance.canary.paired_frames import KnownObject, kind_of
 from appliance.canary.proof_store import DifferingFrame, ProofReport
-from appliance.config import DecisionConfig, IngestConfig
-from appliance.detect.model_files import AUTO_MODEL, OWN_MODEL
 from appliance.sandbox.sandbox import SandboxError, SandboxLimits
 from appliance.store.archive import ReviewedEvent
 
@@ -41,25 +38,6 @@ WALL_S_MAX = 3600.0  # seconds for one camera and network
 LIMITS = SandboxLimits(memory_bytes=3 * 1024**3, reply_bytes_max=32 * 1024 * 1024)
 """The memory is that of `recording_jobs.LIMITS`; what takes more cannot be tried on a small appliance."""
 FAILURES = (SandboxError, ModelError, SourceError, DetectorError)
-
-
-def opponent(site: IngestConfig | DecisionConfig, table: InForceTable, camera: str, candidate: str) -> str:
-    """Return the network in force ("": for all cameras) as `detector.model` names it; of the candidate, its way back.
-
-    A candidate that is in force on probation is compared with what was before, never with itself.
-    """
-    slot = table.of(camera) if site.detector.model == AUTO_MODEL else None
-    own = site.cameras[camera].model if camera else None
-    model = own or (str(slot.bundle) if slot is not None else site.detector.model)
-    if model != candidate:
-        return model
-    return str(slot.before) if slot is not None and slot.before is not None and not own else OWN_MODEL
-
-
-def detector_with(section: DetectorConfig, model: str) -> DetectorConfig:
-    """Return the site's section with another network, as that is by itself: what the section says is of its own."""
-    usual = {"precision": "auto", "labels": None, "head": "auto"}
-    return section if model == section.model else section.model_copy(update={**usual, "model": model})
 
 
 class JobCall(Protocol):

@@ -12,8 +12,8 @@ from pydantic import Field
 
 from appliance.base.errors import ModelError
 from appliance.canary.judge import Outcome
+from appliance.canary.opponent import detector_with, opponent
 from appliance.canary.proof_store import PROOF_REPORT, ProofReport, ProofStore
-from appliance.canary.trial import detector_with, opponent
 from appliance.config import DecisionConfig
 from appliance.dashboard.models_api import NameModel
 from appliance.dashboard.recording_jobs import JobRunning, JobState, RecordingJob, RecordingJobs, model_places

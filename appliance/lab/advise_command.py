@@ -10,8 +10,9 @@ from typing import Any
 from appliance.base.clock import SystemClock
 from appliance.base.errors import UsageError
 from appliance.canary.judge import Judgement
+from appliance.canary.opponent import opponent
 from appliance.canary.proof_store import ProofReport, ProofStore
-from appliance.canary.trial import CandidateTrial, JobCall, opponent
+from appliance.canary.trial import CandidateTrial, JobCall
 from appliance.config import IngestConfig, load
 from appliance.detect.model_files import bundle_store, model_bundles, present_models
 from appliance.lab.prove_command import trial_of

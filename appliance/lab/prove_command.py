@@ -13,6 +13,7 @@ from appliance.base.detector_config import DetectorConfig
 from appliance.base.errors import DetectorError, ModelError, SourceError, UsageError
 from appliance.bundle.manifest import BundleRef
 from appliance.canary.frame_survey import FootageFile
+from appliance.canary.opponent import detector_with, opponent
 from appliance.canary.proof_store import ProofReport, ProofStore, apply_outcome
 from appliance.canary.trial import (
     LIMITS,
@@ -20,9 +21,7 @@ from appliance.canary.trial import (
     CandidateTrial,
     JobCall,
     TrialPlan,
-    detector_with,
     known_objects,
-    opponent,
 )
 from appliance.config import IngestConfig, load
 from appliance.detect import detector as detectors

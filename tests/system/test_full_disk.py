@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -81,7 +82,7 @@ def test_a_disk_that_fills_up_stops_neither_the_watch_nor_what_was_flagged(
     assert "the disk is full" in reasons(box)
     until(lambda: "Disk short or failing" in box.page("/"), 30)
     page = box.page("/")
-    assert 'href="/storage">Make room</a>' in page
+    assert re.search(r'href="/settings/[^"]*#[^"]*">Make room</a>', page), "it leads to the field"
     assert "Not recorded" in page, "the camera of which nothing is recorded"
     assert live_bytes(box) > 10_000, "it is seen live all the same"
     before = raised(box)

@@ -29,13 +29,13 @@ from appliance.canary.judge import (
     judged_alerts,
 )
 from appliance.canary.light import light_of
+from appliance.canary.opponent import opponent
 from appliance.canary.proof_store import ProofReport, ProofStore, apply_outcome
 from appliance.canary.trial import (
     LIMITS,
     CameraFootage,
     CandidateTrial,
     TrialPlan,
-    opponent,
 )
 from appliance.config import SiteConfig
 from appliance.core.ingest_supervisor import IngestSupervisor
