@@ -251,9 +251,7 @@ def _swaps(path: Path, text: str, mutated: str) -> list[tuple[FunctionType, Code
             return None  # two of one name on one line
         become[key] = new
     whole = os.path.abspath(path)
-    living = [
-        each for each in gc.get_objects() if isinstance(each, FunctionType) and each.__code__.co_filename == whole
-    ]
+    living = [each for each in gc.get_objects() if type(each) is FunctionType and each.__code__.co_filename == whole]
     swaps = [(each, become[each.__code__.co_name, each.__code__.co_firstlineno]) for each in living]
     return swaps if all(len(each.__code__.co_freevars) == len(code.co_freevars) for each, code in swaps) else None
 
