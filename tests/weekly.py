@@ -1,7 +1,7 @@
 """Tests that leave the usual run, and what in the usual run makes the same point.
 
 They take the mark `slow`: `make test-slow` and, once a week, `make test-all` run them. The figures are CPU seconds of
-one run of the whole suite on two cores, children included; all of them together were a sixth of it.
+one run of the whole suite on two cores, children included; all of them together were a fifth of it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ WEEKLY: dict[str, str] = {
     "replay/test_replay_log.py::test_the_beginning_of_the_yard_replayed_twice_gives_the_same_bytes":
         "replay/test_replay_resume.py compares the bytes of two replays",
     "replay/test_scenario_run.py::test_pytest_collects_scenarios_and_reports_the_same_text":
-        "the plugin as it is installed, and replay/test_known_failing.py",
+        "the plugin as it is installed, in the same file",
     "replay/test_replay_conditions.py::test_pytest_runs_scenarios_in_the_given_conditions":
         "the plugin as it is installed, and the conditions without pytest",
     "replay/test_own_network.py::test_confirms_nothing_in_a_still_frame[yard]": "[gate]",
@@ -97,5 +97,6 @@ WEEKLY: dict[str, str] = {
     "unit/test_evaluate.py::test_the_teacher_scores_on_pets_what_is_known_of_it": "replay/test_pets_accuracy.py",
     "unit/test_evaluate_empty.py::test_a_rendered_scene_has_no_people_and_its_cars_and_weather_stay":
         "the other tests of the file",
-    "unit/test_render_practice.py::test_animals_alter_no_picture_that_has_none": "a picture is its numbers alone",
+    "unit/test_render_practice.py::test_animals_alter_no_picture_that_has_none":
+        "unit/test_render.py: what is drawn does not change between runs",
 }  # fmt: skip

@@ -129,21 +129,23 @@ class CameraReader:
 
     def day_text(self, begin: float, now: float) -> str:
         """Return a sentence: since when all record, or which did not, and for how long; '': none should."""
-        recorded = [
-            each.name
+        starts = {
+            each.name: began
             for each in self.items()
             if (c := self.configured.get(each.name))
             and c.record == "continuous"
-            and (now - each.since_t >= STARTING_S_MAX or self.segments.recorded_since(each.name, begin) is not None)
-        ]
+            and (
+                (began := self.segments.recorded_since(each.name, begin)) is not None
+                or now - each.since_t >= STARTING_S_MAX
+            )
+        }
         missing: dict[str, str] = {}
         since = begin
-        for name in recorded:
+        for name, began in starts.items():
             gaps = [
                 (max(gap.t_start, begin), now if gap.t_end is None else gap.t_end) for gap in self.cameras.gaps(name)
             ]
             lost_s = sum(max(0.0, end - start) for start, end in gaps)
-            began = self.segments.recorded_since(name, begin)
             if began is None:
                 missing[name] = _("never")
                 continue
@@ -153,15 +155,15 @@ class CameraReader:
         if missing:
             names = ", ".join(f"{name} ({lost})" for name, lost in missing.items())
             return _("Not recorded today: {names}.").format(names=names)
-        if not recorded:
+        if not starts:
             return ""
         if since - begin >= MISSED_S_MIN:
             text = ngettext(
-                "The camera has recorded since {time}.", "All {n} cameras have recorded since {time}.", len(recorded)
+                "The camera has recorded since {time}.", "All {n} cameras have recorded since {time}.", len(starts)
             )
-            return text.format(n=len(recorded), time=local_hour(since)[-5:])
-        text = ngettext("The camera recorded all day.", "All {n} cameras recorded all day.", len(recorded))
-        return text.format(n=len(recorded))
+            return text.format(n=len(starts), time=local_hour(since)[-5:])
+        text = ngettext("The camera recorded all day.", "All {n} cameras recorded all day.", len(starts))
+        return text.format(n=len(starts))
 
     def full(self, name: str) -> CameraFull:
         """Return the camera with its gaps, its rates and today's sums. Raise Problem if there is none."""

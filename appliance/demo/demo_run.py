@@ -625,12 +625,11 @@ class _Demo:
         self._console.emit("", "  Ctrl-C stops everything.", stamped=False)
 
     def _end(self) -> None:
-        """Stop in reverse order of dependency: the appliance first, so that it can still finish with the rest."""
+        """Stop in reverse order of starting: the appliance first, so that it can still finish with the rest."""
         if any(child.pid for child in self._children):
             self._console.emit("stopping", "stopping ...")
         requests = self._stop.requests
-        order = {"vedette": 0, "worker": 1, "nats-server": 2, "rtsp": 3}
-        for child in sorted(self._children, key=lambda child: order[child.program.name]):
+        for child in reversed(self._children):
             if not child.stop(lambda: self._stop.requests > requests):
                 self._console.emit("killed", f"{child.program.name} did not stop by itself", part=child.program.name)
         self._console.emit("stopped", f"stopped; everything stays in {self._plan.data}", data=str(self._plan.data))

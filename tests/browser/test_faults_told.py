@@ -13,15 +13,13 @@ import yaml
 pytest.importorskip("playwright.sync_api", reason="the browser tests need the playwright package (dev extra)")
 from playwright.sync_api import Browser, Page, expect
 
-from appliance.base.clock import SystemClock
-from appliance.config import SiteConfig
 from appliance.dashboard.app import create_app
 from appliance.dashboard.health_api import LEARNABLE
 from appliance.settings.settings_service import SettingsService
 from appliance.types import HEALTH_TITLES, HealthEvent
 from appliance.types.literals import OF_NEIGHBOURS, HealthKind
 from appliance.web.server import WebServer
-from tests.support.dashboard_site import Site, running
+from tests.support.dashboard_site import Site, running, site_of_file
 from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.browser
@@ -85,10 +83,7 @@ class FakeOrders:
 
 @pytest.fixture
 def owner(tmp_path: Path) -> Iterator[Owner]:
-    path = tmp_path / "site.yaml"
-    path.write_text(FILE)
-    (tmp_path / "data").mkdir()
-    site = Site(tmp_path / "data", SystemClock(), SiteConfig.model_validate(yaml.safe_load(FILE)))
+    path, site = site_of_file(tmp_path, FILE)
     orders = FakeOrders()
     service = SettingsService(path, tmp_path / "data", site.clock, lambda _: ())
     probes = replace(site.probes(), orders=orders)

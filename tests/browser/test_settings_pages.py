@@ -10,12 +10,10 @@ from typing import Any
 import pytest
 import yaml
 
-from appliance.base.clock import SystemClock
-from appliance.config import SiteConfig
 from appliance.settings.settings_service import SettingsService
 from appliance.store.users import UserStore
 from appliance.types.accounts import UserRow
-from tests.support.dashboard_site import PASSWORD, Site, password_hash, running
+from tests.support.dashboard_site import PASSWORD, Site, password_hash, running, site_of_file
 from tests.support.screenshots import shot
 
 pytest.importorskip("playwright.sync_api", reason="the browser tests need the playwright package (dev extra)")
@@ -47,10 +45,7 @@ class Owner:
 
 @pytest.fixture
 def owner(tmp_path: Path) -> Iterator[Owner]:
-    path = tmp_path / "site.yaml"
-    path.write_text(FILE)
-    (tmp_path / "data").mkdir()
-    site = Site(tmp_path / "data", SystemClock(), SiteConfig.model_validate(yaml.safe_load(FILE)))
+    path, site = site_of_file(tmp_path, FILE)
     site.record("gate", site.clock.now() - 20)
     users = UserStore(site.db)
     users.add(UserRow(name="Anna Müller", role="admin", cameras=None, password=password_hash()))

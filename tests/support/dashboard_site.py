@@ -321,12 +321,17 @@ def furnished(
     site.close()
 
 
-def filmed_site(folder: Path, text: str) -> tuple[Path, Site, float]:
-    """Return a site file with this text, its site, and since when (UTC seconds) its live camera `gate` is recorded."""
+def site_of_file(folder: Path, text: str) -> tuple[Path, Site]:
+    """Return the site file, with this text, and its site, on the real clock."""
     path = folder / "site.yaml"
     path.write_text(text)
     (folder / "data").mkdir()
-    site = Site(folder / "data", SystemClock(), SiteConfig.model_validate(yaml.safe_load(text)))
+    return path, Site(folder / "data", SystemClock(), SiteConfig.model_validate(yaml.safe_load(text)))
+
+
+def filmed_site(folder: Path, text: str) -> tuple[Path, Site, float]:
+    """Return a site file with this text, its site, and since when (UTC seconds) its live camera `gate` is recorded."""
+    path, site = site_of_file(folder, text)
     t0 = site.clock.now() - 20
     site.live("gate", t0)
     site.record("gate", t0)
