@@ -91,8 +91,10 @@ def faults() -> Iterator[Row]:
     )
     yield dataclasses.replace(row, value=row.value.partition(";")[0])
     helped = re.search(r"(\d+) buttons", row.value)
-    what = "their buttons do the act or lead to the field (that it ends a real fault is not measured)"
+    what = "their buttons do the act, or lead to the field or the part of a page that helps"
     yield Row(what, "20", helped[1] if helped else row.value, bool(helped) and int(helped[1]) >= 20)
+    what = "real faults that a person ends where the button leads"
+    yield decided_by(what, "all", "tests/browser/test_faults_end.py", r"\d+ real faults ended[^\n]*")
 
 
 def windows() -> Iterator[Row]:
