@@ -6,18 +6,16 @@ import json
 import random
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from appliance.base.clock import ManualClock, SystemClock
-from appliance.base.detector_config import DetectorConfig
-from appliance.base.errors import DetectorError, ModelError, SourceError, UsageError
+from appliance.base.errors import UsageError
 from appliance.bundle.bundle_store import BundleStore
 from appliance.bundle.manifest import BundleRef
-from appliance.canary.frame_survey import FootageFile
 from appliance.canary.judge import (
     ALPHA,
     LOST_MAX,
@@ -31,71 +29,21 @@ from appliance.canary.judge import (
 from appliance.canary.light import light_of
 from appliance.canary.opponent import opponent
 from appliance.canary.proof_store import ProofReport, ProofStore, apply_outcome
-from appliance.canary.trial import (
-    LIMITS,
-    CameraFootage,
-    CandidateTrial,
-    TrialPlan,
-)
 from appliance.config import SiteConfig
 from appliance.core.ingest_supervisor import IngestSupervisor
 from appliance.detect.bundle_maker import describe_network
 from appliance.lab.advise_command import advise_command
 from appliance.lab.prove_command import prove_command
-from appliance.sandbox.sandbox import Sandbox, SandboxFolders
-from tests.support.candidate_networks import OWN, Candidate, bad_candidates, equal_candidates
+from benchmarks import canary
+from tests.support.candidate_networks import Candidate, bad_candidates, equal_candidates
+from tests.support.candidate_trials import CLIPS, SurveyChild, tried
 from tests.support.dashboard_site import Site
 from tests.support.waiting import until
-
-FIXTURES = Path(__file__).parents[2] / "fixtures"
-CLIPS = [FIXTURES / "clips" / "gate.mp4", *sorted((FIXTURES / "family").glob("*.mp4"))]
-NETWORK = DetectorConfig(model=str(OWN), threads=1)
-
-
-class SurveyChild:
-    """Runs surveys in children of their own at usual priority; the answer of the network in force is kept."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._known: dict[str, Any] = {}
-
-    def __call__(self, function: str, values: Mapping[str, Any], wall_s: float) -> Any:
-        model = values["detector"]["model"] if function == "survey_frames" else ""
-        known = f"{model} on {len(values['files'])}"
-        if known in self._known:
-            return self._known[known]
-        folders = SandboxFolders(readable=(FIXTURES, OWN.parent, self._folder))
-        raises = (SourceError, ModelError, DetectorError)
-        module = {"survey_frames": "frame_survey", "compare_costs": "cost_comparison"}[function]
-        child = Sandbox(f"appliance.canary.{module}", LIMITS, folders, raises=raises)
-        try:
-            found = child.call(function, dict(values), wall_s=wall_s)
-            self._known |= {known: found} if model == str(OWN) else {}
-            return found
-        finally:
-            child.close()
 
 
 @pytest.fixture(scope="module")
 def child(tmp_path_factory: pytest.TempPathFactory) -> SurveyChild:
     return SurveyChild(tmp_path_factory.getbasetemp())
-
-
-def tried(candidate: Candidate, folder: Path, child: SurveyChild) -> Judgement:
-    """Try a candidate on 160 key frames of our rendered clips, day, dusk and infrared."""
-    path = folder / f"{candidate.name}.onnx"
-    candidate.write(path)
-    # What ends at its first frame, or takes its memory there, is no more broken on more frames: the wait is short.
-    clips = CLIPS[:1] if candidate.kind in ("crash", "hang", "memory") else CLIPS
-    files = tuple(FootageFile(str(clip), 1e6 * number) for number, clip in enumerate(clips))
-    plan = TrialPlan(
-        candidate.name, NETWORK, NETWORK.model_copy(update={"model": str(path)}), (CameraFootage("gate", files),),
-        every_s=0.5,
-    )  # fmt: skip
-    report = CandidateTrial(plan, child).run(0.0)
-    path.unlink()
-    assert not report.unread
-    return report.judgement
 
 
 def pairs(rng: random.Random, n: int, lost: float, **about: Any) -> Iterator[PairedObject]:
@@ -201,16 +149,9 @@ def test_equal_networks_are_not_stopped(candidate: Candidate, child: SurveyChild
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("candidate", list(bad_candidates(50)), ids=lambda each: each.name)
-def test_each_of_fifty_broken_ones_is_stopped(candidate: Candidate, child: SurveyChild, tmp_path: Path) -> None:
-    assert tried(candidate, tmp_path, child).outcome == "worse"
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3600)  # fifty of them, each some seconds of CPU time
-def test_at_most_two_of_fifty_equal_ones_are_stopped(child: SurveyChild, tmp_path: Path) -> None:
-    stopped = [each.name for each in equal_candidates(50) if tried(each, tmp_path, child).outcome == "worse"]
-    assert len(stopped) <= 2, stopped
+@pytest.mark.timeout(7200)  # a hundred of them, each some seconds of CPU time, some a minute
+def test_fifty_broken_ones_are_stopped_and_at_most_two_of_fifty_equal_ones(tmp_path: Path) -> None:
+    assert canary.main(["--out", str(tmp_path / "canary.jsonl")]) == 0
 
 
 def test_frames_are_told_apart_by_their_light() -> None:
