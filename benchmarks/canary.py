@@ -28,10 +28,10 @@ def main(words: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.canary", description=__doc__)
     parser.add_argument("--candidates", type=int, default=50, help="of each sort (50)")
     parser.add_argument("--out", type=Path, default=Path("canary.jsonl"), help="a line a candidate (canary.jsonl)")
+    parser.add_argument("--only", choices=("broken", "equal"), help="one sort alone; both may write to one file")
     given = parser.parse_args(words)
-    # In turns, so that a run that is cut says something of both.
-    pairs = zip(bad_candidates(given.candidates), equal_candidates(given.candidates), strict=True)
-    candidates = [each for pair in pairs for each in pair]
+    makers = {"broken": bad_candidates, "equal": equal_candidates}
+    candidates = [each for sort in makers if given.only in (None, sort) for each in makers[sort](given.candidates)]
     done = _read(given.out)
     with tempfile.TemporaryDirectory() as folder, given.out.open("a", encoding="utf-8") as out:
         child = SurveyChild(Path(folder))

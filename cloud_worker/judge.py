@@ -16,7 +16,16 @@ from appliance.base.backoff import CircuitBreaker
 from appliance.base.clock import Clock
 from appliance.base.errors import EngineUnavailable
 from appliance.types import Decision, JudgeKind
-from appliance.wire import MEDIA_BYTES_MAX, RECHECKED_SCHEMA, Escalation, FrameSupport, MediaRef, Need, Verdict
+from appliance.wire import (
+    MEDIA_BYTES_MAX,
+    RECHECKED_SCHEMA,
+    Escalation,
+    FoundBox,
+    FrameSupport,
+    MediaRef,
+    Need,
+    Verdict,
+)
 from cloud_worker.images import IN_PROCESS, MediaDecoder
 from cloud_worker.media_fetch import EvidenceFile, MediaAbsent, MediaRefused
 
@@ -69,6 +78,7 @@ class Opinion:
     reason: str
     confidence: float | None = None
     support: tuple[FrameSupport, ...] = ()
+    boxes: tuple[FoundBox, ...] = ()
     tokens_in: int = 0
     tokens_out: int = 0
     preprocess_s: float = 0.0
@@ -247,6 +257,7 @@ class Judge:
             "reason": one_line(_ADDRESS.sub("", opinion.reason)),
             "confidence": opinion.confidence,
             "support": opinion.support,
+            "boxes": opinion.boxes,
             "need": self._need(escalation, opinion),
         }
         try:

@@ -10,7 +10,7 @@ from appliance.base.detector_config import DetectorConfig
 from appliance.base.errors import DetectorError, ModelError, SourceError
 from appliance.canary.frame_survey import FootageFile
 from appliance.canary.judge import Judgement
-from appliance.canary.trial import LIMITS, CameraFootage, CandidateTrial, TrialPlan
+from appliance.canary.trial import LIMITS, WALL_S_MAX, CameraFootage, CandidateTrial, TrialPlan
 from appliance.sandbox.sandbox import Sandbox, SandboxFolders
 from tests.support.candidate_networks import OWN, Candidate
 
@@ -26,7 +26,7 @@ class SurveyChild:
         self._folder = folder
         self._known: dict[str, Any] = {}
 
-    def __call__(self, function: str, values: Mapping[str, Any], wall_s: float) -> Any:
+    def __call__(self, function: str, values: Mapping[str, Any], cpu_s: float) -> Any:
         model = values["detector"]["model"] if function == "survey_frames" else ""
         known = f"{model} on {len(values['files'])}"
         if known in self._known:
@@ -36,7 +36,7 @@ class SurveyChild:
         module = {"survey_frames": "frame_survey", "compare_costs": "cost_comparison"}[function]
         child = Sandbox(f"appliance.canary.{module}", LIMITS, folders, raises=raises)
         try:
-            found = child.call(function, dict(values), wall_s=wall_s)
+            found = child.call(function, dict(values), wall_s=WALL_S_MAX, cpu_s=cpu_s)
             self._known |= {known: found} if model == str(OWN) else {}
             return found
         finally:

@@ -6,16 +6,18 @@ import json
 import random
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from appliance.base.clock import ManualClock, SystemClock
+from appliance.base.detector_config import DetectorConfig
 from appliance.base.errors import UsageError
 from appliance.bundle.bundle_store import BundleStore
 from appliance.bundle.manifest import BundleRef
+from appliance.canary.frame_survey import SURVEY, FootageFile, Survey
 from appliance.canary.judge import (
     ALPHA,
     LOST_MAX,
@@ -28,12 +30,15 @@ from appliance.canary.judge import (
 )
 from appliance.canary.light import light_of
 from appliance.canary.opponent import opponent
+from appliance.canary.paired_frames import SurveyedFrame
 from appliance.canary.proof_store import ProofReport, ProofStore, apply_outcome
+from appliance.canary.trial import CameraFootage, CandidateTrial, TrialPlan
 from appliance.config import SiteConfig
 from appliance.core.ingest_supervisor import IngestSupervisor
 from appliance.detect.bundle_maker import describe_network
 from appliance.lab.advise_command import advise_command
 from appliance.lab.prove_command import prove_command
+from appliance.sandbox.sandbox import SandboxDied, SandboxTimeout, SandboxUnavailable
 from benchmarks import canary
 from tests.support.candidate_networks import Candidate, bad_candidates, equal_candidates
 from tests.support.candidate_trials import CLIPS, SurveyChild, tried
@@ -132,6 +137,30 @@ def test_changed_settings_are_judged_by_the_alerts_that_people_answered() -> Non
     unanswered = judged_alerts([(*missed, None)] * 50)
     assert (unanswered.outcome, unanswered.objects) == ("not enough", 0), "it may have been right to leave them out"
     assert judged_alerts([(*both, None)] * 10 + [(*new, None)] * 40).outcome == "worse", "a flood of new alerts"
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (SandboxTimeout("it got no time"), "not enough"),
+        (SandboxUnavailable("no process can be started"), "not enough"),
+        (SandboxDied("it used more CPU time than it may"), "worse"),
+    ],
+)
+def test_a_candidate_may_use_more_cpu_time_but_is_not_blamed_where_it_got_none(error: Exception, outcome: str) -> None:
+    asked = []
+
+    def call(function: str, values: Mapping[str, Any], cpu_s: float) -> Any:
+        asked.append(cpu_s)
+        if len(asked) > 1:
+            raise error
+        frame = SurveyedFrame(0.0, "day", 9.0, ())
+        return SURVEY.dump_python(Survey("now", "gate", (frame,), 60.0, 500.0, 40.0), mode="json")
+
+    footage = CameraFootage("gate", (FootageFile(str(CLIPS[0])),))
+    report = CandidateTrial(TrialPlan("night@1", DetectorConfig(), DetectorConfig(), (footage,)), call).run(0.0)
+    assert (report.judgement.outcome, bool(report.unread)) == (outcome, outcome == "not enough")
+    assert asked[1] == 100.0, "2.5 times the CPU time of the other, whatever the clock says; it dies at twice of it"
 
 
 @pytest.mark.thorough
