@@ -16,13 +16,13 @@ from appliance.types import CONFIRMING_KINDS, JUDGE_KINDS, Decision, JudgeKind, 
 MESSAGE_BYTES_MAX = 512 * 1024  # half of max_payload of nats-server (1 MB)
 CHUNK_BYTES = 128 * 1024  # 1 s of an uplink of 1 Mbit/s: what a lost link sends again
 MEDIA_PER_ESCALATION_MAX = 16  # images and clips of all steps together
-BOXES_MAX = 16  # of one verdict
+BOXES_MAX = 16  # of one image
 STEPS_MAX = 3  # messages that one escalation may take: the first, and two more that the worker asks for
 # Of escalations and verdicts. 2 added the steps: MediaRef.region, Escalation.step, Verdict.need …; 3 added the versions
 # of the sides: Verdict.worker_version, answer_schema, and what the worker keeps: Verdict.looks, archive; 4 says who
 # judged: Verdict.kind, the decision `rechecked`, and in which language: Escalation.language; 5 lets the decision come
 # before its reason: Verdict.provisional, counts what the model server had cached: Verdict.tokens_cached, and says which
-# of several engines answered: Verdict.answered_by, fallback; 6 says where an object was missed: Verdict.boxes.
+# of several engines answered: Verdict.answered_by, fallback; 6 says where an object was missed: FrameSupport.boxes.
 WIRE_SCHEMA = 6
 RECHECKED_SCHEMA = 4  # a site of an older schema does not know this decision
 PROVISIONAL_SCHEMA = 5  # a site of an older schema would keep the sentence that stands for the reason
@@ -190,21 +190,24 @@ class Escalation(_WireModel):
     elsewhere_s: Annotated[float, Field(ge=0, le=86400)] = 0.0
 
 
+class FoundBox(_WireModel):
+    """Where a judge sees an object in an image. box: shares of the image."""
+
+    label: Text
+    box: WireBox
+
+
 class FrameSupport(_WireModel):
-    """The support of an alert by one evidence frame."""
+    """The support of an alert by one evidence frame.
+
+    boxes: of what was missed in a frame without a report, where a vision-language model says it is.
+    """
 
     media: Key
     t: Time
     supports: Literal["yes", "no", "unsure"]
     score: Score | None = None
-
-
-class FoundBox(_WireModel):
-    """Where a judge sees an object in an image of the evidence. box: shares of that image."""
-
-    media: Key
-    label: Text
-    box: WireBox
+    boxes: Annotated[tuple[FoundBox, ...], Field(max_length=BOXES_MAX)] = ()
 
 
 class ArchiveLink(_WireModel):
@@ -234,7 +237,6 @@ class Verdict(_WireModel):
     older worker. provisional: decision, confidence and support are final, and the reason is still being written: it
     follows in a second verdict on the same escalation. tokens_cached: of tokens_in, what the model server had cached.
     answered_by: of several engines, the name of the one that answered; fallback: how many better ones did not.
-    boxes: of what was missed in a frame without a report, where a vision-language model says it is.
     """
 
     schema_version: Version = WIRE_SCHEMA
@@ -262,7 +264,6 @@ class Verdict(_WireModel):
     looks: Annotated[int, Field(ge=0, le=8)] = 1
     archive: Annotated[tuple[ArchiveLink, ...], Field(max_length=MEDIA_PER_ESCALATION_MAX + 1)] = ()
     provisional: bool = False
-    boxes: Annotated[tuple[FoundBox, ...], Field(max_length=BOXES_MAX)] = ()
     tokens_cached: Count = 0
     answered_by: Text = ""
     fallback: Annotated[int, Field(ge=0, le=64)] = 0

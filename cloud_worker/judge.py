@@ -20,7 +20,6 @@ from appliance.wire import (
     MEDIA_BYTES_MAX,
     RECHECKED_SCHEMA,
     Escalation,
-    FoundBox,
     FrameSupport,
     MediaRef,
     Need,
@@ -78,7 +77,6 @@ class Opinion:
     reason: str
     confidence: float | None = None
     support: tuple[FrameSupport, ...] = ()
-    boxes: tuple[FoundBox, ...] = ()
     tokens_in: int = 0
     tokens_out: int = 0
     preprocess_s: float = 0.0
@@ -257,7 +255,6 @@ class Judge:
             "reason": one_line(_ADDRESS.sub("", opinion.reason)),
             "confidence": opinion.confidence,
             "support": opinion.support,
-            "boxes": opinion.boxes,
             "need": self._need(escalation, opinion),
         }
         try:

@@ -47,9 +47,9 @@ def answerer_of(alert: AlertRow) -> str:
 
 def missed_boxes(detail: AlertDetail, labels: Sequence[str]) -> tuple[LabelledBox, ...]:
     """Return the boxes that a model gave for what was missed in an audited frame."""
-    given = () if detail.verdict is None else detail.verdict.body.boxes
+    support = () if detail.verdict is None else detail.verdict.body.support
     found = []
-    for each in given:
+    for each in (box for image in support for box in image.boxes):
         x1, y1, x2, y2 = (min(max(side, 0.0), 1.0) for side in each.box)
         if min(x2 - x1, y2 - y1) >= SIDE_MIN and each.label in labels and each.label in detail.alert.labels:
             found.append(LabelledBox(label=each.label, track=NO_TRACK, score=1.0, box=(x1, y1, x2, y2), flagged=True))

@@ -154,12 +154,13 @@ class OpenAiVlm:
             return opinion
         completion = read_completion(body) if status == 200 else None
         counts = {} if completion is None else completion.tokens()
-        media = found.shown[0].source.ref.id if found.shown else ""
-        boxes = tuple(
-            FoundBox(media=media, label=each.label, box=each.shares()) for each in read_boxes(completion, labels)
+        shown = {each.source.ref.id for each in found.shown}
+        boxes = tuple(FoundBox(label=each.label, box=each.shares()) for each in read_boxes(completion, labels))
+        support = tuple(
+            each.model_copy(update={"boxes": boxes}) if each.media in shown else each for each in opinion.support
         )
         sums = {name: getattr(opinion, name) + count for name, count in counts.items()}
-        return replace(opinion, boxes=boxes, **sums)
+        return replace(opinion, support=support, **sums)
 
     async def _ask_one_token(self, asked: _AskedCase) -> Opinion:
         """Return the opinion by the chances of one token; `rest` then brings the reason, asked for by itself.

@@ -39,8 +39,8 @@ def test_what_was_missed_comes_with_its_place_and_nothing_that_was_not_asked_for
         verdict = judged(stub, "good", "boxes")
         decided, located = stub.requests
     assert (verdict.decision, verdict.provisional, verdict.answer_schema) == ("confirmed", False, "1")
-    (box,) = verdict.boxes
-    assert (box.label, box.box, box.media) == ("person", (0.412, 0.3, 0.47, 0.58), AUDITED.files[0].ref.id)
+    (seen,) = verdict.support
+    assert seen.boxes == (wire.FoundBox(label="person", box=(0.412, 0.3, 0.47, 0.58)),)
     assert (verdict.tokens_in, verdict.tokens_out) == (2 * 812, 2 * 48), "of both requests"
     form = located["response_format"]["json_schema"]["schema"]["properties"]["objects"]["items"]["properties"]
     assert form["label"]["enum"] == ["person", "car"]
@@ -52,11 +52,11 @@ def test_what_was_missed_comes_with_its_place_and_nothing_that_was_not_asked_for
 def test_a_verdict_stands_where_nobody_says_where_it_is(mode: str) -> None:
     with openai_stub() as stub:
         verdict = judged(stub, "good", mode)
-    assert (verdict.decision, verdict.boxes) == ("confirmed", ())
+    assert (verdict.decision, [each.boxes for each in verdict.support]) == ("confirmed", [()])
 
 
 def test_nothing_more_is_asked_of_an_alert_or_where_nothing_was_missed() -> None:
     with openai_stub() as stub:
         assert judged(stub, "rejected").decision == "rejected"
-        assert judged(stub, "good", asked=case(), order="reason_first").boxes == ()
+        assert judged(stub, "good", asked=case(), order="reason_first").support[0].boxes == ()
         assert len(stub.requests) == 2

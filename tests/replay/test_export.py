@@ -459,7 +459,8 @@ def audited(life: Life, name: str, label: str, decision: str, boxes: tuple[wire.
     )  # fmt: skip
     assert SilentFrameStore(life.db).add(asked, [label], row["run"])
     verdict = sample_verdict(asked.id, of=name, decision=decision)
-    said = {"kind": "vlm", "boxes": boxes, "judged_t": life.clock.now()}
+    support = (wire.FrameSupport(media="m", t=row["t"], supports="yes", boxes=boxes),)
+    said = {"kind": "vlm", "support": support, "judged_t": life.clock.now()}
     assert AlertStore(life.db).apply_verdict(verdict.model_copy(update=said), life.clock.now())
 
 
@@ -467,7 +468,7 @@ def test_audited_frames_teach_what_was_missed_and_where_nothing_was(
     life: Life, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def box(label: str, *sides: float) -> wire.FoundBox:
-        return wire.FoundBox(media="m", label=label, box=sides)  # type: ignore[arg-type]
+        return wire.FoundBox(label=label, box=sides)  # type: ignore[arg-type]
 
     audited(life, "nothing", "person", "rejected")
     audited(life, "seen", "person", "confirmed", (box("person", 0.2, 0.4, 0.25, 1.2), box("person", 2, 2, 3, 3)))
