@@ -1,4 +1,4 @@
-"""What a model's reply says of an escalation: its answer, believed or not, as an opinion."""
+"""Read the reply of a model about an escalation: its answer, believed or not, becomes an opinion."""
 
 from __future__ import annotations
 
