@@ -15,11 +15,11 @@ import numpy as np
 from appliance.base.clock import Clock
 from appliance.base.errors import EngineError
 from appliance.types import JudgeKind
-from appliance.wire import NO_REASON, REASON_FOLLOWS, Need
+from appliance.wire import AUDIT, NO_REASON, REASON_FOLLOWS, FoundBox, Need
 from cloud_worker.config import OpenAiEngine
 from cloud_worker.engines.chat_completion import ChatStream, read_completion, read_first_word
 from cloud_worker.engines.chat_endpoint import ChatEndpoint, complaint
-from cloud_worker.engines.vlm_answer import AskedCase, read_reason
+from cloud_worker.engines.vlm_answer import AskedCase, read_boxes, read_reason
 from cloud_worker.images import encode_jpeg, select_images
 from cloud_worker.judge import JudgeCase, Opinion
 from cloud_worker.prompt import (
@@ -29,6 +29,9 @@ from cloud_worker.prompt import (
     AnswerOrder,
     VlmAnswer,
     alert_facts,
+    asked_labels,
+    boxes_format,
+    boxes_request,
     prompt_version,
     reason_request,
     response_format,
@@ -44,7 +47,8 @@ logger = logging.getLogger(__name__)
 class OpenAiVlm:
     """Owner of an HTTP client; it never retries by itself, as redelivery is the retry.
 
-    An escalation takes at most two calls, each of at most `timeout_s`.
+    An escalation takes at most two calls, each of at most `timeout_s`; an audited frame in which something was missed
+    takes another one, which asks where it is.
     """
 
     name = "openai"
@@ -70,6 +74,11 @@ class OpenAiVlm:
 
         Raise EngineUnavailable (away, overloaded, refuses us) or EngineError (failed at this one).
         """
+        opinion = await self._decide(case)
+        is_missed = case.escalation.kind == AUDIT and opinion.decision == "confirmed"
+        return await self._located(case, opinion) if is_missed else opinion
+
+    async def _decide(self, case: JudgeCase) -> Opinion:
         settings = self._settings
         first, views_left = await self._ask(case, second=False)
         if not (first.more and views_left and settings.second_look):
@@ -103,6 +112,8 @@ class OpenAiVlm:
             reason = f"No picture could be shown to the model: {found.lost[0]}."
             return Opinion(decision="unsure", reason=reason, more=True, prompt=prompt_version(case.escalation)), False
         order = settings.answer_order_by_rule.get(case.escalation.rule, settings.answer_order)
+        if case.escalation.kind == AUDIT:  # nobody waits for it, and boxes may follow
+            order = "reason_first"
         request = AskedCase(found.shown, preprocess_s, case.escalation, case.traceparent, order)
         if order == "one_token":
             return await self._ask_one_token(request), found.more
@@ -110,6 +121,27 @@ class OpenAiVlm:
             return await self._ask_streamed(request), found.more
         status, body = await self._endpoint.post(self._request(request), trace=request.traceparent)
         return request.opinion(status, body), found.more
+
+    async def _located(self, case: JudgeCase, opinion: Opinion) -> Opinion:
+        """Return the opinion with the boxes of what was missed; without any where the model does not say."""
+        side, labels = self._settings.second_side_max, asked_labels(case.escalation)
+        found = await asyncio.to_thread(select_images, case.files, 1, side, side, decoder=case.decoder)
+        asked = AskedCase(found.shown, 0.0, case.escalation, case.traceparent, "one_token")
+        try:
+            request = self._request(asked, boxes_request(labels), boxes_format(labels))
+            status, body = await self._endpoint.post(request, trace=asked.traceparent)
+        except EngineError as error:
+            logger.info("%s: nobody said where it is: %s", case.escalation.id, error)
+            return opinion
+        completion = read_completion(body) if status == 200 else None
+        counts = {} if completion is None else completion.tokens()
+        shown = {each.source.ref.id for each in found.shown}
+        boxes = tuple(FoundBox(label=each.label, box=each.shares()) for each in read_boxes(completion, labels))
+        support = tuple(
+            each.model_copy(update={"boxes": boxes}) if each.media in shown else each for each in opinion.support
+        )
+        sums = {name: getattr(opinion, name) + count for name, count in counts.items()}
+        return replace(opinion, support=support, **sums)
 
     async def _ask_one_token(self, asked: AskedCase) -> Opinion:
         """Return the opinion by the chances of one token; `rest` then brings the reason, asked for by itself.
@@ -206,23 +238,26 @@ class OpenAiVlm:
     async def close(self) -> None:
         await self._endpoint.close()
 
-    def _request(self, asked: AskedCase, last: str = "") -> bytes:
+    def _request(self, asked: AskedCase, last: str = "", form: dict[str, Any] | None = None) -> bytes:
         """Write the request: first the bytes that all escalations share, then the rule's, and the case itself last.
 
-        last: what is asked for after the case, where that is not always the same.
+        last: what is asked for after the case, where that is not always the same; form: of the answer, likewise.
         """
         content = [_image(each.jpeg) for each in asked.shown]
         times = [(each.t, each.source.ref) for each in asked.shown]
         prompt = {"type": "text", "text": rule_prompt(asked.escalation)}
         facts = alert_facts(asked.escalation, times)
         content = [prompt, *content, {"type": "text", "text": facts + last}]
-        return self._body(content, asked.order, one_word=last == ONE_WORD)
+        return self._body(content, asked.order, one_word=last == ONE_WORD, form=form)
 
-    def _body(self, content: list[dict[str, Any]], order: AnswerOrder, *, one_word: bool = False) -> bytes:
+    def _body(
+        self, content: list[dict[str, Any]], order: AnswerOrder, *, one_word: bool = False,
+        form: dict[str, Any] | None = None,
+    ) -> bytes:  # fmt: skip
         request = {
             "model": self._settings.model,
             "messages": [{"role": "system", "content": system_text(order)}, {"role": "user", "content": content}],
-            "response_format": response_format(order),
+            "response_format": form or response_format(order),
             "max_tokens": self._settings.tokens_max,
             "temperature": 0,
             "stream": order == "decision_first",

@@ -16,6 +16,8 @@ from cloud_worker.judge import Opinion
 from cloud_worker.prompt import (
     ANSWER_SCHEMAS,
     AnswerOrder,
+    BoxesAnswer,
+    ObjectBox,
     ReasonAnswer,
     VlmAnswer,
     parse_answer,
@@ -119,6 +121,18 @@ def read_reason(completion: Completion | None, images: int, language: str, early
         return _not_valid(choice.message.content or "", error)
     answer = given.of(early.decision, early.confidence)
     return _contradiction(answer, images, language) or answer
+
+
+def read_boxes(completion: Completion | None, labels: Sequence[str]) -> list[ObjectBox]:
+    """Return the boxes of an answer to `boxes_request` that have an area and a label that was asked for."""
+    if completion is None or not completion.choices or completion.choices[0].finish_reason != "stop":
+        return []
+    try:
+        given = BoxesAnswer.model_validate_json(completion.choices[0].message.content or "")
+    except ValidationError:
+        return []
+    has_area = [each for each in given.objects if each.box[0] < each.box[2] and each.box[1] < each.box[3]]
+    return [each for each in has_area if each.label in labels]
 
 
 def _unfinished(choice: Choice) -> str:
