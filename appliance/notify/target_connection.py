@@ -40,7 +40,7 @@ class TargetConnection:
 
     @property
     def rests(self) -> bool:
-        """Whether a failure is too recent to try again."""
+        """True while a failure is too recent to try again."""
         return self._clock.monotonic() < self._try_at
 
     async def send(self, message: NotificationMessage) -> SendResult:
