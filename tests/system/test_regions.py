@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from contextlib import ExitStack
 from pathlib import Path
 
 import nats
+import nats.js.errors
 import pytest
 
 from appliance import wire
@@ -73,6 +75,40 @@ def test_what_a_restarted_broker_forgot_is_not_judged_again(tmp_path: Path) -> N
         broker.stop()
     assert len(first.seen) > 0
     assert second.seen == []
+
+
+def test_a_worker_that_lost_its_streams_often_serves_again_soon(tmp_path: Path) -> None:
+    """A cluster that elects leaders interrupts a worker again and again; its pauses must not grow from each to each."""
+    broker = NatsServer(find_nats_servers()[0], tmp_path / "nats").start()
+    took_s: list[float] = []
+    try:
+        with worker(broker.url, Redetect(ScriptedDetector(), 0.3, SystemClock())):
+            until(lambda: asyncio.run(stream_made(broker.url)), 20, "the worker makes the streams")
+            for _ in range(7):
+                asyncio.run(delete_streams(broker.url))
+                began = time.monotonic()
+                until(lambda: asyncio.run(stream_made(broker.url)), 20, "the worker makes them again")
+                took_s.append(time.monotonic() - began)
+    finally:
+        broker.stop()
+    assert min(took_s[-3:]) < 3.0, f"{took_s}: a sweep and a short pause"
+
+
+async def stream_made(url: str) -> bool:
+    client = await nats.connect(url)
+    try:
+        await client.jetstream().stream_info(wire.STREAM_ESCALATION)
+        return True
+    except nats.js.errors.NotFoundError:
+        return False
+    finally:
+        await client.close()
+
+
+async def delete_streams(url: str) -> None:
+    client = await nats.connect(url)
+    await client.jetstream().delete_stream(wire.STREAM_ESCALATION)
+    await client.close()
 
 
 async def publish(url: str, body: wire.Escalation) -> None:
