@@ -104,22 +104,38 @@ class VerdictConsumer:
         backoff = Backoff(0.5, 5.0)  # the consumer may be made by the worker that answers the first question
         while True:
             try:
-                await self.run_once(backoff.reset)
-            except (UplinkError, StoreUnavailable) as error:
-                if str(error) != self._reported:
-                    logger.warning("verdicts wait: %s", error)
-                    self._reported = str(error)
-                await asyncio.sleep(backoff.next_s())
+                await self.run_once(backoff)
+            except UplinkError as error:
+                await self._pause(error, backoff)
 
-    async def run_once(self, connected: Callable[[], None] = lambda: None) -> None:
-        """Apply verdicts for as long as one connection lasts. Raises UplinkError when it ends."""
+    async def run_once(self, backoff: Backoff) -> None:
+        """Apply verdicts for as long as one connection lasts. Raises UplinkError when it ends.
+
+        While the disk refuses, the request stands: what it brought besides would come again only after ACK_WAIT_S.
+        """
         client = await self._link.client()
         consumer = await self._link.while_up(self._consumer(client.jetstream(timeout=10)))
-        self._reported = ""
-        connected()
         async with ConsumerStream(self._link, client, STREAM_VERDICT, consumer) as feed:
             while True:
-                await self._take(await feed.next())
+                self._reported = ""
+                backoff.reset()
+                while not await self._took(await feed.next(), backoff):
+                    pass
+
+    async def _took(self, messages: Sequence[Msg], backoff: Backoff) -> bool:
+        """Apply them; return False, after a pause, when the database refuses."""
+        try:
+            await self._take(messages)
+            return True
+        except StoreUnavailable as error:
+            await self._pause(error, backoff)
+            return False
+
+    async def _pause(self, error: Exception, backoff: Backoff) -> None:
+        if str(error) != self._reported:
+            logger.warning("verdicts wait: %s", error)
+            self._reported = str(error)
+        await asyncio.sleep(backoff.next_s())
 
     async def _consumer(self, jetstream: JetStreamContext) -> str:
         """Find the site's consumer, or make it: it remembers what was acknowledged while we were away.

@@ -66,6 +66,7 @@ class ChaosEngine:
     region: str
     events: list[HistoryEvent]
     up: bool = True
+    seconds: float = 0.01
     worker: int = 0
     name: str = "openai"
     kind: JudgeKind = "vlm"
@@ -82,7 +83,7 @@ class ChaosEngine:
                     self._note("failed", case, where)
                 raise EngineUnavailable("the engine is away, on purpose")
             self._note(what, case, where)
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(self.seconds)
         return Opinion(decision="confirmed", reason="It is so.", confidence=0.9)
 
     async def check(self) -> str:

@@ -55,6 +55,27 @@ def test_it_fails_over_and_back_without_losing_or_doubling(tmp_path: Path) -> No
     assert found.paid_elsewhere == 0
 
 
+@pytest.mark.timeout(120)
+def test_a_region_is_left_for_a_better_one_when_its_answers_are_there(tmp_path: Path) -> None:
+    """What is being judged in the region that is left by choice would be judged, and paid for, in the other one too."""
+    with ExitStack() as stack:
+        run = Regions(tmp_path, seed=5, stack=stack)
+        run.second.engine.seconds = 1.0
+        with run.away(run.first):
+            run.ask(1)
+            until(lambda: where(run) == SECOND, 20, "the second region takes over")
+        for _ in range(200):
+            if where(run) == FIRST:
+                break
+            run.ask(1)
+            threading.Event().wait(0.6)
+        assert where(run) == FIRST, "the first region is returned to under load"
+        until(run.settle, 60, "everything is answered")
+        found = run.result()
+    assert found.findings == []
+    assert found.paid_elsewhere == 0
+
+
 def test_what_a_restarted_broker_forgot_is_not_judged_again(tmp_path: Path) -> None:
     """A work queue keeps no id of what was answered: after a restart the site's repetition looks new."""
     broker = NatsServer(find_nats_servers()[0], tmp_path / "nats").start()
