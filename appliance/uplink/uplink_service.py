@@ -92,7 +92,7 @@ class UplinkService:
             inbox=f"_INBOX.{site}",
             choice=choice,
             serves=partial(check_serving, site),
-            drain=lambda: self._sending.drain(),
+            drain=self._drain,
         )
         self._sending = UplinkLoop(settings, self._link, deps, clock, egress_policy or AllowAll())
         self._verdicts = VerdictConsumer(
@@ -144,6 +144,9 @@ class UplinkService:
     def wake(self) -> None:
         """Start sending: an escalation became ready."""
         self._in_loop(self._sending.wake)
+
+    async def _drain(self) -> None:
+        await self._sending.drain()
 
     async def _main(self) -> None:
         self._loop = asyncio.get_running_loop()  # before `_stopped` is read: a stop in between is then not lost

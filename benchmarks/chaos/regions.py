@@ -34,7 +34,7 @@ from appliance.base.clock import SystemClock
 from appliance.base.errors import EngineUnavailable, StoreUnavailable
 from appliance.types import JudgeKind
 from appliance.wire import STREAM_ESCALATION, Need, Verdict
-from benchmarks.chaos.checker import Finding, Promises, check
+from benchmarks.chaos.checker import Finding, Promises, check, paid_elsewhere
 from benchmarks.chaos.history import HistoryEvent, broker_events, site_events, watch_site, write_history
 from cloud_worker.judge import JudgeCase, Opinion
 from tests.servers.nats import NatsCluster, NatsServer, find_nats_servers
@@ -47,6 +47,7 @@ FAILOVER_S, FAILBACK_S = 1.5, 2.0  # of the site; a cluster elects a leader with
 DOWN_S = (0.5, 4.0)
 CLOCK_S = 3600.0
 SETTLE_S_MAX = 120.0
+WATCH_S = 0.05
 EVENTS_S_MAX = 30.0  # to read a region's verdicts, which has just been started
 
 
@@ -126,11 +127,15 @@ class Region:
 
 @dataclass(slots=True)
 class RegionsResult:
-    """Counts of a run, and what its history contradicts. paid_elsewhere: escalations that two regions were paid for."""
+    """Counts of a run, and what its history contradicts.
+
+    answered: calls of the engine by region. paid_elsewhere: escalations that two regions were paid for.
+    """
 
     raised: int
     faults: Counter[str]
     failovers: int
+    answered: Counter[str]
     paid_elsewhere: int
     findings: list[Finding]
     history: list[HistoryEvent] = field(default_factory=list)
@@ -166,6 +171,11 @@ class Regions:
         self._refusals = 0
         self._let_the_disk_refuse()
         self.site.connect()
+        self._ended = threading.Event()
+        watching = threading.Thread(target=self._watch_link, name="watch of the link")
+        watching.start()
+        stack.callback(watching.join)
+        stack.callback(self._ended.set)
         self.asked = 0
 
     def ask(self, count: int) -> None:
@@ -202,10 +212,9 @@ class Regions:
         for region in (self.first, self.second):
             events += asyncio.run(_stored(region, self.site.name))
         history = [*flagged, *events, *self.events]
-        answered = Counter((event.escalation, event.region) for event in self.events if event.what == "answered")
-        twice = Counter(escalation for escalation, _ in answered)
+        answered = Counter(event.region for event in self.events if event.what == "answered")
         return RegionsResult(
-            self.asked, self.faults, self.site.service.link.failovers, sum(n > 1 for n in twice.values()),
+            self.asked, self.faults, self.site.service.link.failovers, answered, paid_elsewhere(history),
             check(history, Promises()), history,
         )  # fmt: skip
 
@@ -262,12 +271,22 @@ class Regions:
         self._refusals += 2
         yield
 
+    def _watch_link(self) -> None:
+        last = ""
+        while not self._ended.wait(WATCH_S):
+            link = self.site.service.link
+            region = link.region if link.up else ""
+            if region != last:
+                self.events.append(HistoryEvent(t=time.time(), what="link", region=region))
+                last = region
+
     def _let_the_disk_refuse(self) -> None:
         whole = self.site.alerts.take_verdict
 
         def take_verdict(verdict: Verdict, t: float) -> Any:
             if self._refusals > 0:
                 self._refusals -= 1
+                self.events.append(HistoryEvent(t=time.time(), what="refused"))
                 raise StoreUnavailable("the disk is full, on purpose")
             return whole(verdict, t)
 
@@ -335,9 +354,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     found = run(folder, [drawn.choice(FAULTS) for _ in range(chosen.faults)], chosen.seed)
     faults = ", ".join(f"{count} {kind}" for kind, count in sorted(found.faults.items()))
     print(f"{found.faults.total()} faults in {time.monotonic() - began:.0f} s, seed {chosen.seed}: {faults}")
-    print(
-        f"{found.raised} escalations, {found.failovers} changes of region, {found.paid_elsewhere} paid in two regions"
-    )
+    judged = ", ".join(f"{count} judged in {region}" for region, count in sorted(found.answered.items()))
+    print(f"{found.raised} escalations, {judged}, {found.failovers} changes of region")
+    print(f"{found.paid_elsewhere} paid in two regions, cut off from the first before its verdict could be read")
     print(*found.findings, f"{len(found.history)} events, {len(found.findings)} contradictions", sep="\n")
     write_history(folder / "history.jsonl", found.history)
     if found.findings:

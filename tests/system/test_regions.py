@@ -14,6 +14,7 @@ import pytest
 
 from appliance import wire
 from appliance.base.clock import SystemClock
+from appliance.broker import site_consumer_name
 from benchmarks.chaos import regions
 from benchmarks.chaos.regions import FIRST, SECOND, Regions
 from cloud_worker.engines.redetect import Redetect
@@ -96,6 +97,37 @@ def test_what_a_restarted_broker_forgot_is_not_judged_again(tmp_path: Path) -> N
         broker.stop()
     assert len(first.seen) > 0
     assert second.seen == []
+
+
+def test_a_site_that_reads_verdicts_again_says_what_it_wants(tmp_path: Path) -> None:
+    """A worker asks it then, and judges what is not answered: it would be paid for what another region has answered."""
+    broker = NatsServer(find_nats_servers()[0], tmp_path / "nats").start()
+    urls = [{"url": broker.url, "region": FIRST}, {"url": "nats://127.0.0.1:1", "region": SECOND}]
+    try:
+        with worker(broker.url, Redetect(ScriptedDetector(), 0.3, SystemClock())):
+            with site(tmp_path / "site", broker.url, urls=urls, failover_s=60.0) as one:
+                one.ask(1)
+                until(lambda: one.settled(1), 20, "it is connected")
+                broker.kill()
+                broker.start()
+                assert asyncio.run(wanted_when_reading(broker.url, one.name)) == b"no"
+    finally:
+        broker.stop()
+
+
+async def wanted_when_reading(url: str, name: str) -> bytes:
+    """Return what a site answers as soon as it reads verdicts."""
+    client = await nats.connect(url)
+    try:
+        deadline = time.monotonic() + 20
+        while True:
+            found = await client.jetstream().consumer_info(wire.STREAM_VERDICT, site_consumer_name(name))
+            if found.num_waiting:
+                return bytes((await client.request(wire.wanted_subject(name), b"esc-0", timeout=2.0)).data)
+            assert time.monotonic() < deadline, "it reads no verdicts"
+            await asyncio.sleep(0.01)
+    finally:
+        await client.close()
 
 
 def test_a_worker_that_lost_its_streams_often_serves_again_soon(tmp_path: Path) -> None:
