@@ -104,26 +104,29 @@ def test_a_site_that_reads_verdicts_again_says_what_it_wants(tmp_path: Path) -> 
     broker = NatsServer(find_nats_servers()[0], tmp_path / "nats").start()
     urls = [{"url": broker.url, "region": FIRST}, {"url": "nats://127.0.0.1:1", "region": SECOND}]
     try:
-        with worker(broker.url, Redetect(ScriptedDetector(), 0.3, SystemClock())):
-            with site(tmp_path / "site", broker.url, urls=urls, failover_s=60.0) as one:
-                one.ask(1)
-                until(lambda: one.settled(1), 20, "it is connected")
-                broker.kill()
-                broker.start()
-                assert asyncio.run(wanted_when_reading(broker.url, one.name)) == b"no"
+        with (
+            worker(broker.url, Redetect(ScriptedDetector(), 0.3, SystemClock())),
+            site(tmp_path / "site", broker.url, urls=urls, failover_s=60.0) as one,
+        ):
+            answered = one.ask(1)
+            until(lambda: one.settled(1), 20, "it is connected")
+            broker.kill()
+            broker.start()
+            assert asyncio.run(wanted_when_reading(broker.url, one.name, answered)) == b"no"
     finally:
         broker.stop()
 
 
-async def wanted_when_reading(url: str, name: str) -> bytes:
-    """Return what a site answers as soon as it reads verdicts."""
+async def wanted_when_reading(url: str, name: str, escalation: str) -> bytes:
+    """Return whether a site wants an escalation, asked as soon as it reads verdicts."""
     client = await nats.connect(url)
     try:
         deadline = time.monotonic() + 20
         while True:
             found = await client.jetstream().consumer_info(wire.STREAM_VERDICT, site_consumer_name(name))
             if found.num_waiting:
-                return bytes((await client.request(wire.wanted_subject(name), b"esc-0", timeout=2.0)).data)
+                asked = await client.request(wire.wanted_subject(name), escalation.encode(), timeout=2.0)
+                return bytes(asked.data)
             assert time.monotonic() < deadline, "it reads no verdicts"
             await asyncio.sleep(0.01)
     finally:
