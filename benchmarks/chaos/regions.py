@@ -348,6 +348,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )  # fmt: skip
     parser.add_argument("--faults", type=int, default=500, metavar="N")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--history", type=Path, metavar="FILE", help="keep the history, also of a right run")
     chosen = parser.parse_args(arguments)
     drawn = random.Random(chosen.seed)
     folder, began = Path(tempfile.mkdtemp(prefix="vedette-regions-")), time.monotonic()
@@ -358,11 +359,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"{found.raised} escalations, {judged}, {found.failovers} changes of region")
     print(f"{found.paid_elsewhere} paid in two regions, cut off from the first before its verdict could be read")
     print(*found.findings, f"{len(found.history)} events, {len(found.findings)} contradictions", sep="\n")
-    write_history(folder / "history.jsonl", found.history)
-    if found.findings:
-        print(f"history: {folder}")
-    else:
-        shutil.rmtree(folder, ignore_errors=True)
+    if found.findings or chosen.history:
+        kept = chosen.history or folder.with_suffix(".jsonl")
+        write_history(kept, found.history)
+        print(f"history: {kept}")
+    shutil.rmtree(folder, ignore_errors=True)
     return int(bool(found.findings))
 
 

@@ -688,8 +688,11 @@ def test_a_language_model_judges_and_while_it_is_away_the_escalations_wait(
         assert row is not None
         trace = wire.traceparent_of(row.body).split("-")[1]
         assert any(trace in each for each in stub.traces), "the model server is told the trace"
-        came = [each.message for each in caplog.records if each.message.startswith(f"verdict on alert {row.alert}")]
-        assert trace in came[-1], "and the verdict comes back with it"
+        came = f"verdict on alert {row.alert}"
+        until(
+            lambda: any(each.message.startswith(came) and trace in each.message for each in caplog.records),
+            what="and the verdict comes back with it",
+        )
         for begins in (f"escalation {row.id} is with the broker", f"escalation {row.id}: confirmed"):
             assert any(each.message.startswith(begins) and trace in each.message for each in caplog.records), begins
         stub.mode = "prose"
