@@ -124,7 +124,7 @@ class NatsLink:
                 self._next_broker()
             if self._clock.monotonic() - started > _HEALTHY_AFTER_S:
                 self._backoff.reset()
-            await asyncio.sleep(self._backoff.next_s())
+            await asyncio.sleep(self._choice.pause_s(self._backoff))
 
     async def run_once(self) -> None:
         """One connection, from opening it to its loss. Raises UplinkError with the reason."""
