@@ -16,17 +16,20 @@ from appliance.types import CONFIRMING_KINDS, JUDGE_KINDS, Decision, JudgeKind, 
 MESSAGE_BYTES_MAX = 512 * 1024  # half of max_payload of nats-server (1 MB)
 CHUNK_BYTES = 128 * 1024  # 1 s of an uplink of 1 Mbit/s: what a lost link sends again
 MEDIA_PER_ESCALATION_MAX = 16  # images and clips of all steps together
+BOXES_MAX = 16  # of one image
 STEPS_MAX = 3  # messages that one escalation may take: the first, and two more that the worker asks for
 # Of escalations and verdicts. 2 added the steps: MediaRef.region, Escalation.step, Verdict.need …; 3 added the versions
 # of the sides: Verdict.worker_version, answer_schema, and what the worker keeps: Verdict.looks, archive; 4 says who
 # judged: Verdict.kind, the decision `rechecked`, and in which language: Escalation.language; 5 lets the decision come
 # before its reason: Verdict.provisional, counts what the model server had cached: Verdict.tokens_cached, and says which
-# of several engines answered: Verdict.answered_by, fallback.
-WIRE_SCHEMA = 5
+# of several engines answered: Verdict.answered_by, fallback; 6 says where an object was missed: FrameSupport.boxes.
+WIRE_SCHEMA = 6
 RECHECKED_SCHEMA = 4  # a site of an older schema does not know this decision
 PROVISIONAL_SCHEMA = 5  # a site of an older schema would keep the sentence that stands for the reason
 REASON_FOLLOWS = "The reason follows."
 NO_REASON = "No reason was given with this decision."
+AUDIT = "audit"
+"""`Escalation.kind` of a frame in which nothing was reported."""
 BY_APPLIANCE = "this appliance"
 """`answered_by` of a verdict of the appliance's own model; no engine of a worker can have a name with a space."""
 # The kind of judge behind each engine name of a worker from before schema 4.
@@ -187,13 +190,24 @@ class Escalation(_WireModel):
     elsewhere_s: Annotated[float, Field(ge=0, le=86400)] = 0.0
 
 
+class FoundBox(_WireModel):
+    """Where a judge sees an object in an image. box: shares of the image."""
+
+    label: Text
+    box: WireBox
+
+
 class FrameSupport(_WireModel):
-    """The support of an alert by one evidence frame."""
+    """The support of an alert by one evidence frame.
+
+    boxes: of what was missed in a frame without a report, where a vision-language model says it is.
+    """
 
     media: Key
     t: Time
     supports: Literal["yes", "no", "unsure"]
     score: Score | None = None
+    boxes: Annotated[tuple[FoundBox, ...], Field(max_length=BOXES_MAX)] = ()
 
 
 class ArchiveLink(_WireModel):

@@ -20,7 +20,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from appliance.wire import LANGUAGES, MEDIA_PER_ESCALATION_MAX, REASON_FOLLOWS, Escalation, MediaRef
+from appliance.wire import BOXES_MAX, LANGUAGES, MEDIA_PER_ESCALATION_MAX, REASON_FOLLOWS, Escalation, MediaRef
 
 AnswerOrder = Literal["reason_first", "decision_first", "one_token"]
 ModelDecision = Literal["confirmed", "rejected", "unsure"]
@@ -183,6 +183,55 @@ def reason_request(decision: str) -> str:
         f"\nThe answer to whether the pictures show what the alert claims is {word}. Say for each picture whether it "
         f"supports the claim, and the reason, as one JSON object of this schema and nothing else, on one line:\n"
         f"{schema}"
+    )
+
+
+class ObjectBox(_Strict):
+    """One object of an answer to `boxes_request`: x1, y1, x2, y2 in thousandths of the picture's sides."""
+
+    label: Annotated[str, Field(max_length=40)]
+    box: Annotated[list[Annotated[int, Field(ge=0, le=1000)]], Field(min_length=4, max_length=4)]
+
+    def shares(self) -> tuple[float, float, float, float]:
+        """Return the sides as shares of the picture."""
+        x1, y1, x2, y2 = (side / 1000 for side in self.box)
+        return x1, y1, x2, y2
+
+
+class BoxesAnswer(_Strict):
+    """The answer to `boxes_request`."""
+
+    objects: Annotated[list[ObjectBox], Field(max_length=BOXES_MAX)]
+
+
+def asked_labels(escalation: Escalation) -> list[str]:
+    """Return what an audited frame is asked about: its label is `person or car`."""
+    words = "".join(char for char in escalation.label if char.isalnum() or char in " -_")
+    return words.split(" or ")
+
+
+def boxes_format(labels: Sequence[str]) -> dict[str, Any]:
+    """Return the `response_format` of a request for boxes of these labels: the schema of `BoxesAnswer`, flat."""
+    side = {"type": "integer", "minimum": 0, "maximum": 1000}
+    properties = {
+        "label": {"type": "string", "enum": list(labels)},
+        "box": {"type": "array", "minItems": 4, "maxItems": 4, "items": side},
+    }
+    strict = {"required": list(properties), "additionalProperties": False}
+    objects = {"type": "array", "maxItems": BOXES_MAX, "items": {"type": "object", "properties": properties, **strict}}
+    schema = {
+        "type": "object", "properties": {"objects": objects}, "required": ["objects"], "additionalProperties": False,
+    }  # fmt: skip
+    return {"type": "json_schema", "json_schema": {"name": "boxes", "schema": schema, "strict": True}}
+
+
+def boxes_request(labels: Sequence[str]) -> str:
+    """Return the last line of the request for where the objects are."""
+    schema = json.dumps(boxes_format(labels)["json_schema"]["schema"], separators=(",", ":"))
+    return (
+        f"\nThe answer to whether the picture shows a {' or '.join(labels)} is yes. Say where each of them is, as one "
+        "JSON object of this schema and nothing else, on one line. A box is x1, y1, x2, y2 in thousandths of the "
+        f"picture's width and height; 0, 0 is top left:\n{schema}"
     )
 
 

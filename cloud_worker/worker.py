@@ -1,4 +1,4 @@
-"""The worker: pulls escalations as it has slots for them, has them handled, and drains when it is stopped."""
+"""The worker: pulls escalations while it has free slots, has them handled, and drains when it is stopped."""
 
 from __future__ import annotations
 
@@ -32,26 +32,24 @@ logger = logging.getLogger(__name__)
 SETUP_S_MAX = 2.0  # to answer for a stream or consumer; a cluster that elects a leader does not, and is asked again
 PULL_PAUSE_S = 1.0  # after a pull that the broker refused; the sweep comes as often
 ARCHIVE_DRAIN_S = 10.0  # uploads may finish for so long after the last verdict; a pod's grace period holds it
-LEAVE_S = 5.0  # of the grace that spot capacity leaves, to give back what is not finished and to end
+LEAVE_S = 5.0  # kept of the notice of a spot machine, to give back what is not finished and to end
 REPORTED_MAX = 1000  # sentences logged once; a bound for what hostile messages make
 
 
 class Worker:
-    """Owner of the link, of the slots for escalations, and of the tasks that judge them.
+    """Owns the link, the slots for escalations, and the tasks that judge them.
 
-    State: the consumers known to exist on this connection, and the deliveries in hand, by task.
-    Invariant: an escalation is pulled only when there is a slot for it, so that what this worker does not judge is free
-    for the others. `unready()` and `status.port` are for whoever watches it.
+    State: the consumers known to exist on this connection, and by task the deliveries that are being judged.
+    Invariant: an escalation is pulled only when a slot is free; all others stay free for other workers. A slot is
+    taken before the pull and released after the verdict; metrics call slots places. `unready()` and `status.port` are
+    for probes.
     """
 
     def __init__(
         self, config: WorkerConfig, judge: Judge, link: NatsLink, clock: Clock, *, archive: ArchivePort | None = None,
         metrics: WorkerMetrics | None = None,
     ) -> None:  # fmt: skip
-        """Take `archive` (None: nothing is archived) and `metrics` (None: the worker's own).
-
-        Others count in `metrics` too (the archive).
-        """
+        """Take `archive` (None: nothing is archived) and `metrics` (None: the worker makes its own)."""
         self._config = config.worker
         self._streams = config.streams
         self._judge = judge
@@ -75,7 +73,7 @@ class Worker:
         self._drain_s = config.worker.drain_s
         self._spot = SpotWatch(config.spot, clock, self.drain_within) if config.spot.kind != "none" else None
         self._ack_wait_s = config.worker.ack_wait_s
-        self._sooner = asyncio.Event()
+        self._ack_wait_fell = asyncio.Event()
         self._warm = False
         self._reported: set[str] = set()
         self._throttle = LogThrottle(logger, clock)
@@ -92,11 +90,11 @@ class Worker:
 
     @property
     def judging(self) -> int:
-        """The escalations in hand."""
+        """Return the number of escalations that are being judged."""
         return len(self._judging)
 
     def unready(self) -> str:
-        """Return why no escalations are taken now; an empty text when they are."""
+        """Return why no escalations are taken now; '' if they are."""
         if self._stop.is_set():
             return "stopping"
         if not self._link.state.up:
@@ -169,7 +167,7 @@ class Worker:
                 await announcements.unsubscribe()
 
     async def _wait_for_judge(self) -> None:
-        """Try the judge until it answers; escalations stay with the broker, for workers that are ready, until then."""
+        """Try the judge until it answers. Until then escalations stay at the broker, for workers that are ready."""
         backoff = Backoff(1.0, 30.0)
         while True:
             try:
@@ -226,7 +224,7 @@ class Worker:
                     self._report_once(difference)
                 if 0 < consumer.ack_wait_s < self._ack_wait_s:
                     self._ack_wait_s = consumer.ack_wait_s
-                    self._sooner.set()
+                    self._ack_wait_fell.set()
                 self._consumers.add(name)
             found = await pull_next(client, self._link, *name)
         except NoConsumer:  # the next attempt, after the sweep, creates it again
@@ -244,20 +242,19 @@ class Worker:
         return found
 
     async def _report_progress(self) -> None:
-        """Report to the broker, for every escalation held, that it is being worked on.
+        """Tell the broker of each escalation that is being judged that the work goes on, three times per ack_wait.
 
-        The report is sent three times per ack_wait: the shortest that a consumer has, which a worker with another file
-        may have made.
+        Consumers may have been created by workers with another `ack_wait_s`; the shortest one counts.
         """
         while True:
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._sooner.wait(), self._ack_wait_s / 3)
-            self._sooner.clear()
+                await asyncio.wait_for(self._ack_wait_fell.wait(), self._ack_wait_s / 3)
+            self._ack_wait_fell.clear()
             for delivery in list(self._judging.values()):
                 await delivery.in_progress()
 
     async def _drain(self) -> None:
-        """Let what is being judged finish for a while, and give back the rest."""
+        """Let the escalations that are being judged finish for up to `drain_s`, and give back the rest."""
         if self._link.connected is not None:
             await self._announcer.announce(self._link.connected)  # the sites know at once that it takes no more
         if self._tasks:

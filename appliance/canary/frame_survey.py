@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
-from appliance.base.clock import SystemClock
+from appliance.base.clock import SystemClock, process_cpu_s
 from appliance.base.detector_config import DetectorConfig
 from appliance.base.errors import SourceError
 from appliance.canary.judge import PairedObject
@@ -63,19 +63,18 @@ class SurveyTask:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """All answers of one network. memory_mb: by how much the child grew for it, at its peak. seconds: of the clock."""
+    """All answers of one network. memory_mb: by how much the child grew for it, at its peak. seconds: of the clock.
+
+    cpu_s: CPU time of the child, loading and decoding included.
+    """
 
     model: str
     camera: str
     frames: tuple[SurveyedFrame, ...]
     memory_mb: float
     seconds: float
+    cpu_s: float
     unread: tuple[str, ...] = ()
-
-    @property
-    def cpu_s(self) -> float:
-        """CPU time of all inferences."""
-        return sum(each.cpu_ms for each in self.frames) / 1000
 
 
 SURVEY_TASK: TypeAdapter[SurveyTask] = TypeAdapter(SurveyTask)
@@ -85,7 +84,7 @@ SURVEY: TypeAdapter[Survey] = TypeAdapter(Survey)
 def surveyed(task: SurveyTask) -> Generator[float, None, dict[str, Any]]:
     """Yield the share that is done; return a Survey as plain values. Raise ModelError, SourceError, DetectorError."""
     clock = SystemClock()
-    before, began = peak_mb(), clock.monotonic()
+    before, began, cpu_began = peak_mb(), clock.monotonic(), process_cpu_s()
     settings = task.detector.model_copy(update={"score_min": SCORE_MIN})
     network = detectors.load(settings)
     lines = detectors.calibration_of(network)
@@ -115,10 +114,10 @@ def surveyed(task: SurveyTask) -> Generator[float, None, dict[str, Any]]:
             unread.append(str(error))
     if not frames:
         raise SourceError(unread[0] if unread else f"there is no recording of {task.camera} to try a network on")
-    memory_mb = round(peak_mb() - before, 1)
     survey = Survey(
-        network.name, task.camera, tuple(frames), memory_mb, round(clock.monotonic() - began, 2), tuple(unread)
-    )
+        network.name, task.camera, tuple(frames), memory_mb=round(peak_mb() - before, 1),
+        seconds=round(clock.monotonic() - began, 2), cpu_s=round(process_cpu_s() - cpu_began, 2), unread=tuple(unread),
+    )  # fmt: skip
     return asdict(survey)
 
 

@@ -28,23 +28,28 @@ from appliance.canary.frame_survey import (
 from appliance.canary.judge import CandidateJudge, PairedObject, RunCosts
 from appliance.canary.paired_frames import KnownObject, kind_of
 from appliance.canary.proof_store import DifferingFrame, ProofReport
-from appliance.sandbox.sandbox import SandboxError, SandboxLimits
+from appliance.sandbox.sandbox import SandboxError, SandboxLimits, SandboxTimeout, SandboxUnavailable
 from appliance.store.archive import ReviewedEvent
 
 SHOWN_MAX = 60  # frames that differ, in one report
 AROUND_S = 10.0  # an object is there this long before and after its event
-WALL_S_MIN, WALL_SHARE_MAX = 60.0, 5.0  # a candidate may take this many times as long as what is in force, at least
+CPU_S_MIN, CPU_SHARE_MAX = 20.0, 5.0  # CPU time for a candidate, at least, and against what is in force needed
 WALL_S_MAX = 3600.0  # seconds for one camera and network
 LIMITS = SandboxLimits(memory_bytes=3 * 1024**3, reply_bytes_max=32 * 1024 * 1024)
 """The memory is that of `recording_jobs.LIMITS`; what takes more cannot be tried on a small appliance."""
 FAILURES = (SandboxError, ModelError, SourceError, DetectorError)
+UNTRIED = (SandboxTimeout, SandboxUnavailable)
+"""Of them, what blames no candidate: on a busy machine a child of the lowest priority may get no time for hours."""
 
 
 class JobCall(Protocol):
     """Runs one of the functions of `scenario.sandboxed_jobs` in a child of its own."""
 
-    def __call__(self, function: str, values: Mapping[str, Any], wall_s: float) -> Any:
-        """Return its result. Raise SandboxError, ModelError, SourceError, DetectorError."""
+    def __call__(self, function: str, values: Mapping[str, Any], cpu_s: float) -> Any:
+        """Return its result. Raise SandboxError, ModelError, SourceError, DetectorError.
+
+        cpu_s: of CPU time, as in `Sandbox.call`; of the clock it may take WALL_S_MAX.
+        """
         ...
 
 
@@ -133,7 +138,11 @@ class CandidateTrial:
             self._unread.append(f"{footage.camera}: {error}")
             return
         try:
-            new = self._survey(footage, self._plan.then, min(WALL_S_MAX, max(WALL_S_MIN, WALL_SHARE_MAX * old.seconds)))
+            cpu_s = max(CPU_S_MIN, CPU_SHARE_MAX * old.cpu_s) / 2  # a child dies at twice of it
+            new = self._survey(footage, self._plan.then, cpu_s)
+        except UNTRIED as error:
+            self._unread.append(f"{footage.camera}: {error}")
+            return
         except FAILURES as error:
             self._failure = str(error)
             return
@@ -148,14 +157,14 @@ class CandidateTrial:
             self._judge.add_cpu(old_ms, new_ms)
             own.add_cpu(old_ms, new_ms)
 
-    def _survey(self, footage: CameraFootage, detector: DetectorConfig, wall_s: float) -> Survey:
+    def _survey(self, footage: CameraFootage, detector: DetectorConfig, cpu_s: float) -> Survey:
         plan = self._plan
         task = SurveyTask(
             footage.camera, footage.files, detector, plan.model_folder, every_s=plan.every_s, keys_only=plan.keys_only
         )
         values = SURVEY_TASK.dump_python(task, mode="json")
         try:
-            return SURVEY.validate_python(self._call("survey_frames", values, wall_s))
+            return SURVEY.validate_python(self._call("survey_frames", values, cpu_s))
         except ValidationError:
             raise ModelError("the child answered what makes no sense") from None
 
@@ -190,9 +199,8 @@ class CandidateTrial:
     def _costs(self) -> tuple[RunCosts, RunCosts]:
         old = max((each.memory_mb for each, _ in self._surveys), default=0.0)
         new = max((each.memory_mb for _, each in self._surveys), default=0.0)
-        old_s, new_s = (sum(each.cpu_s for each in side) for side in (*zip(*self._surveys, strict=True),) or ((), ()))
-        load = self._plan.load_now
-        then = load * new_s / old_s if load is not None and old_s else None
+        load, ratio = self._plan.load_now, self._judge.verdict().cpu_ratio
+        then = load * ratio if load is not None and ratio is not None else None
         return RunCosts(memory_mb=old, load=load), RunCosts(failure=self._failure, memory_mb=new, load=then)
 
     def _differing(self) -> Iterator[DifferingFrame]:

@@ -126,6 +126,7 @@ class ShareCusum:
         """answers: the run length to a false alarm that is wanted."""
         self._run_length = answers
         self._before: deque[bool] = deque(maxlen=MEMORY)
+        self._before_right = 0
         self._since: list[tuple[str, bool]] = []
         self._sum = 0.0
         self._usual, self._threshold = 0.0, math.inf
@@ -136,7 +137,7 @@ class ShareCusum:
     @property
     def usual(self) -> float:
         """The share that is usual, drawn a little to one half while few answers are known."""
-        return (self._before.count(True) + 1) / (len(self._before) + 2)
+        return (self._before_right + 1) / (len(self._before) + 2)
 
     @property
     def since(self) -> Sequence[tuple[str, bool]]:
@@ -164,7 +165,9 @@ class ShareCusum:
         return False
 
     def _learn(self, answers: Sequence[bool]) -> None:
-        self._before.extend(answers)
+        for right in answers:
+            self._before_right += right - (len(self._before) == MEMORY and self._before[0])
+            self._before.append(right)
         known = len(self._before)
         if known < KNOWN_MIN:
             return
@@ -178,6 +181,7 @@ class ShareCusum:
         last = [right for _, right in self._since[-RECOVERED_N:]]
         if len(self._since) >= NEW_USUAL_N:
             self._before.clear()
+            self._before_right = 0
         elif sum(last) < RECOVERED_SHARE * self._usual * RECOVERED_N:
             return
         self.has_fallen, self._sum, self._since = False, 0.0, []

@@ -54,12 +54,12 @@ def networks_here(site: IngestConfig) -> list[str]:
 def _once(call: JobCall, answered: dict[str, Any], candidate: str) -> JobCall:
     """Return `call` that asks the network in force once about a camera's recording, however many candidates come."""
 
-    def asked(function: str, values: Mapping[str, Any], wall_s: float) -> Any:
+    def asked(function: str, values: Mapping[str, Any], cpu_s: float) -> Any:
         if function != "survey_frames" or values["detector"]["model"] == candidate:
-            return call(function, values, wall_s)
+            return call(function, values, cpu_s)
         key = json.dumps(values, sort_keys=True)
         if key not in answered:
-            answered[key] = call(function, values, wall_s)
+            answered[key] = call(function, values, cpu_s)
         return answered[key]
 
     return asked

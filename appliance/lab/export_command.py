@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import json
 import re
 import shutil
@@ -46,7 +47,15 @@ from appliance.lab.export_folder import (
     yolo_label_text,
     zip_folder,
 )
-from appliance.lab.training_index import CLASSES, INDEX_FILE, answer_of, answered_by, answerer_of, index_file
+from appliance.lab.training_index import (
+    CLASSES,
+    INDEX_FILE,
+    answer_of,
+    answered_by,
+    answerer_of,
+    index_file,
+    missed_boxes,
+)
 from appliance.media.atomic_file import DiskWriteError
 from appliance.media.recorded import RecordedSegment
 from appliance.media.stills import Still, cut_stills, encode_jpeg
@@ -246,10 +255,10 @@ class ChosenAlert:
     incident: str
 
 
-def every_alert(archive: StorageArchive) -> Iterator[AlertRow]:
-    """Yield all alerts in order of camera and time, page by page. Raises StoreError."""
+def every_alert(archive: StorageArchive, *, audited: bool = False) -> Iterator[AlertRow]:
+    """Yield all alerts, or audited frames, in order of camera and time, page by page. Raises StoreError."""
     after: tuple[str, float, str] | None = None
-    while rows := archive.alerts(after, PAGE):
+    while rows := archive.alerts(after, PAGE, audited=audited):
         yield from rows
         last = rows[-1]
         after = (last.camera, last.t_start, last.id)
@@ -337,9 +346,11 @@ class Exporter:
             )
 
     def _chosen(self) -> Iterator[ChosenAlert]:
-        """Return the reviewed alerts of the selection; the others are counted."""
+        """Return the reviewed alerts of the selection, and audited frames that may teach; the others are counted."""
         settings = self._settings
-        for each in incidents(every_alert(self._archive)):
+        audited = every_alert(self._archive, audited=True) if self._training else ()
+        frames = (ChosenAlert(alert=row, incident=row.id) for row in audited)
+        for each in itertools.chain(incidents(every_alert(self._archive)), frames):
             alert = each.alert
             if settings.cameras is not None and alert.camera not in settings.cameras:
                 continue
@@ -382,9 +393,11 @@ class Exporter:
             t_start=alert.t_start,
             review=answer,
             split="train" if train else "val",
+            audited=alert.audit,
             **(answered_by(detail) if self._training else {}),
         )
-        found, why = self._images_of(detail, background=blank.background)
+        choose = self._audited_image if alert.audit else self._images_of
+        found, why = choose(detail, background=blank.background)
         samples = []
         for t, (image, drawn) in found.items():
             file = f"{_UNSAFE.sub('_', alert.camera)}-{name}-{round((t - alert.t_start) * 1000):06d}.jpg"
@@ -424,6 +437,23 @@ class Exporter:
             if frame.t in cut
         }
         return images, "without a picture, which was not kept"
+
+    def _audited_image(
+        self, detail: AlertDetail, *, background: bool
+    ) -> tuple[dict[float, tuple[ExportImage, tuple[LabelledBox, ...]]], str]:
+        """Return an audited frame with what was tracked and what was missed in it; or none, and why."""
+        missed, labels = missed_boxes(detail, self._settings.labels), self._settings.labels
+        if not set(detail.alert.labels) & set(labels):
+            return {}, "with other labels"
+        if not background and not missed:
+            return {}, "in which something was missed, and nothing says where"
+        frames = examined_frames(self._archive, detail)
+        if not frames:
+            return {}, "without boxes, which were not kept"
+        cut = cut_images(self._archive, detail, [frames[0].t])
+        tracked = labels_in(frames[0], (), labels)
+        drawn = tracked if background else (*tracked, *missed)
+        return {t: (image, drawn) for t, image in cut.items()}, "without a picture, which was not kept"
 
     def _finish(self, exported: list[ExportedAlert], report: ExportReport) -> None:
         files = []
@@ -532,6 +562,7 @@ def _print(report: ExportReport, to: Path, zipped: Path | None, console: Console
     )
     console.print(
         f"  {report.alerts['right']} right alerts and {report.alerts['false alarm']} false alarms"
+        + (f", {audited} audited frames" if (audited := report.alerts.get("audited frame")) else "")
         + (f", {report.reused} of them from an earlier run" if report.reused else "")
     )
     console.print(f"  left out: {report.left_out_text}")

@@ -63,6 +63,7 @@ class ExportedAlert(BaseModel):
     answered_by: str = ""  # "review", or the kind of judge whose verdict it was; only in the format `training`
     who: str = ""  # the user, "" while all share one token; or the model
     answered_t: float | None = None
+    audited: bool = False  # a frame in which nothing was reported; `review` says whether something was missed
 
     @property
     def background(self) -> bool:
@@ -231,7 +232,7 @@ class ExportReport:
     pictures: Mapping[Split, int]  # by part
     boxes: int
     backgrounds: int
-    alerts: Mapping[str, int]  # `right` and `false alarm` that gave images
+    alerts: Mapping[str, int]  # `right`, `false alarm` and, where there are any, `audited frame` that gave images
     left_out: Mapping[str, int]  # alerts by reason
     reused: int = 0  # alerts whose images an earlier run had made
 
@@ -259,7 +260,7 @@ def report_of(
             left_out[each.left_out] += 1
             continue
         images[each.split] += len(each.samples)
-        alerts["false alarm" if each.background else "right"] += 1
+        alerts["audited frame" if each.audited else "false alarm" if each.background else "right"] += 1
         boxes += sum(len(sample.drawn) for sample in each.samples)
         backgrounds += len(each.samples) if each.background else 0
     return ExportReport(
@@ -412,8 +413,9 @@ an image.
 `index.jsonl`, one line a picture, as `python -m models.train.finetune` and `models.train.run` read it: `boxes` of what
 was answered to be right, `rejected` ones of false alarms, and `ignore` for all that nobody answered for. `provenance`
 has the camera, the alert, its time, who answered, and the key of the site file that allows it. Beside people's reviews
-the verdicts of a vision-language model count. Run the export again after `training` was switched off for a camera: its
-pictures are removed.
+the verdicts of a vision-language model count. A frame in which nothing was reported and that was sent for an audit
+(`provenance.of`) has no boxes if nothing was missed, and else those of the model (`boxes_by`). Run the export again
+after `training` was switched off for a camera: its pictures are removed.
 """,
     "yolo": """
 ## Layout

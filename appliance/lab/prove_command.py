@@ -17,6 +17,7 @@ from appliance.canary.opponent import detector_with, opponent
 from appliance.canary.proof_store import ProofReport, ProofStore, apply_outcome
 from appliance.canary.trial import (
     LIMITS,
+    WALL_S_MAX,
     CameraFootage,
     CandidateTrial,
     JobCall,
@@ -89,11 +90,11 @@ def job_call(root: Path, models: Sequence[Path]) -> JobCall:
     """Return what runs a job in a child of its own that may read the recording, the scenarios and the networks."""
     readable = tuple((root / name).resolve() for name in (SEGMENTS, PREROLL, SCENARIOS))
 
-    def call(function: str, values: Mapping[str, Any], wall_s: float) -> Any:
+    def call(function: str, values: Mapping[str, Any], cpu_s: float) -> Any:
         raises = (SourceError, ModelError, DetectorError)
         sandbox = Sandbox(JOB_FUNCTIONS, LIMITS, SandboxFolders(readable=(*readable, *models)), raises=raises)
         try:
-            return sandbox.call(function, dict(values), wall_s=wall_s)
+            return sandbox.call(function, dict(values), wall_s=WALL_S_MAX, cpu_s=cpu_s)
         finally:
             sandbox.close()
 

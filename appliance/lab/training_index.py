@@ -3,6 +3,8 @@
 A line has the fields of that index, `rejected` (boxes that were answered to be no such object) and `provenance`. Beside
 what the alert was about, nothing is known of a picture: other tracked objects are regions to ignore. So is what an
 alert that was right shows where another one of its camera was false: an alert may have both, the person and the flag.
+A frame in which nothing was reported, and that was audited, is a picture without boxes if nothing was missed; if
+something was, it teaches where a model said where.
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ from appliance.types import TEACHING_KINDS, Box, Review
 INDEX_FILE = "index.jsonl"
 CLASSES = ("person", "bicycle", "car", "motorcycle", "bus", "truck", "cat", "dog")
 """The classes of `models.train.index` in their order: a line names them by number."""
+NO_TRACK = -1  # of a box that a model gave
+SIDE_MIN = 0.002  # of such a box, as a share of the picture: a pixel or two
 SAME_PLACE_IOU = 0.5  # from here on a box of a right alert stands where a false alarm stood
 _ANSWERS: Mapping[str, Review] = {"confirmed": "reviewed", "rejected": "false_alarm"}
 
@@ -39,6 +43,17 @@ def answer_of(alert: AlertRow) -> Review | None:
 def answerer_of(alert: AlertRow) -> str:
     """Return `review`, or the kind of judge whose verdict it is."""
     return "review" if alert.review is not None else alert.judge or ""
+
+
+def missed_boxes(detail: AlertDetail, labels: Sequence[str]) -> tuple[LabelledBox, ...]:
+    """Return the boxes that a model gave for what was missed in an audited frame."""
+    support = () if detail.verdict is None else detail.verdict.body.support
+    found = []
+    for each in (box for image in support for box in image.boxes):
+        x1, y1, x2, y2 = (min(max(side, 0.0), 1.0) for side in each.box)
+        if min(x2 - x1, y2 - y1) >= SIDE_MIN and each.label in labels and each.label in detail.alert.labels:
+            found.append(LabelledBox(label=each.label, track=NO_TRACK, score=1.0, box=(x1, y1, x2, y2), flagged=True))
+    return tuple(found)
 
 
 def answered_by(detail: AlertDetail) -> dict[str, Any]:
@@ -92,7 +107,9 @@ def _row(drawn: LabelledBox) -> list[float]:
 
 def _provenance(each: ExportedAlert, sample: ExportSample, site: str, read_t: float) -> dict[str, Any]:
     answered = None if each.answered_t is None else iso_utc(each.answered_t)
+    by_model = any(drawn.track == NO_TRACK for drawn in sample.drawn)
     return {
+        "of": "audited frame" if each.audited else "alert", "boxes_by": "model" if by_model else "tracker",
         "site": site, "camera": each.camera, "alert": each.alert, "time": iso_utc(sample.t), "answer": each.review,
         "answered_by": each.answered_by, "who": each.who, "answered": answered,
         "consent": f"cameras.{each.camera}.training", "consent_read": iso_utc(read_t),

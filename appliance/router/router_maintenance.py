@@ -257,7 +257,7 @@ class SilentFrameAudit:
             camera=self._camera,
             alert=alert,
             rule=SILENT_RULE,
-            kind="audit",
+            kind=wire.AUDIT,
             label=named,
             severity="info",
             question=f"Nothing was reported here. Is there a {named} in this picture that should have been noticed?",

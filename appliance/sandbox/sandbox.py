@@ -14,6 +14,7 @@ import math
 import os
 import resource
 import select
+import signal
 import socket
 import struct
 import subprocess
@@ -235,6 +236,8 @@ class Sandbox:
         if child.returncode == 0:
             return _WentIdle("idle")
         how = f"signal {-child.returncode}" if (child.returncode or 0) < 0 else f"exit code {child.returncode}"
+        if child.returncode == -signal.SIGXCPU:
+            how = "it used more CPU time than it may"
         return SandboxDied(f"{function}: the sandbox died ({how})")
 
     def _spawn(self) -> socket.socket:

@@ -71,7 +71,7 @@ def prove_network(values: dict[str, Any]) -> Generator[float, None, dict[str, An
     return dict(PROOF_REPORT.dump_python(trial.report(values["made_t"]), mode="json"))
 
 
-def _survey_here(function: str, values: Mapping[str, Any], wall_s: float) -> Any:
+def _survey_here(function: str, values: Mapping[str, Any], cpu_s: float) -> Any:
     """Run in this process what a trial without scenarios calls."""
     steps: Generator[float, None, Any]
     if function == "survey_frames":

@@ -289,10 +289,10 @@ class AlertStore:
 
 
 def teaching_alerts(db: Database, camera: str) -> int:
-    """Return how many closed alerts of a camera a person, or a judge that may teach, has answered."""
+    """Return how many closed alerts and audited frames of a camera a person or a judge that may teach has answered."""
     kinds = ", ".join("?" * len(TEACHING_KINDS))
     row = db.row(
-        f"""SELECT count(*) AS n FROM alert WHERE camera = ? AND audit = 0 AND deleted_t IS NULL AND t_end IS NOT NULL
+        f"""SELECT count(*) AS n FROM alert WHERE camera = ? AND audit < 2 AND deleted_t IS NULL AND t_end IS NOT NULL
         AND (review IS NOT NULL OR verdict IN ('confirmed', 'rejected') AND judge IN ({kinds}))""",
         (camera, *TEACHING_KINDS),
     )

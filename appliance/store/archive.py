@@ -137,13 +137,16 @@ class StorageArchive:
                 changes=changes_of_alert(connection, alert_id),
             )
 
-    def alerts(self, after: tuple[str, float, str] | None, limit: int) -> list[AlertRow]:
-        """Return a page of all alerts in order of camera, time and id, after the last row's (camera, t_start, id)."""
+    def alerts(self, after: tuple[str, float, str] | None, limit: int, *, audited: bool = False) -> list[AlertRow]:
+        """Return a page of all alerts in order of camera, time and id, after the last row's (camera, t_start, id).
+
+        audited: the frames in which nothing was reported and that were sent for an audit, instead of alerts.
+        """
         with open_read_only(self._path) as connection:
             rows = connection.execute(
-                f"""SELECT {ALERT_COLUMNS} FROM alert WHERE audit = 0 AND (camera, t_start, id) > (?, ?, ?)
+                f"""SELECT {ALERT_COLUMNS} FROM alert WHERE audit = ? AND (camera, t_start, id) > (?, ?, ?)
                     ORDER BY camera, t_start, id LIMIT ?""",
-                (*(after or ("", float("-inf"), "")), limit),
+                (int(audited), *(after or ("", float("-inf"), "")), limit),
             )
             return [read_alert(row) for row in rows]
 

@@ -19,6 +19,7 @@ import cv2
 import pytest
 import yaml
 
+from appliance import wire
 from appliance.base.errors import PreconditionError, UsageError
 from appliance.cli import main
 from appliance.detect.detector import ObjectDetector
@@ -34,12 +35,16 @@ from appliance.lab.export_command import (
 )
 from appliance.lab.export_folder import ExportReport
 from appliance.media.atomic_file import DiskWriteError
+from appliance.router.router_maintenance import SILENT_RULE
+from appliance.store.alerts import AlertStore
 from appliance.store.archive import StorageArchive
+from appliance.store.silent_frames import SilentFrameStore
 from models.train import index
 from tests.support import small_disk as mounted
 from tests.support.gate_site import FIRST, THIRD, config_of, live, our_eye
 from tests.support.recorded_site import LIFE_T0, Life
 from tests.support.render_family import Once
+from tests.support.sample_rows import sample_verdict
 
 ROOT = Path(__file__).parents[2]
 
@@ -442,6 +447,55 @@ def test_the_training_layout_has_answered_alerts_of_consenting_cameras_alone(
     assert any(row["boxes"] for row in rows)
     assert exported(consent=False) == ({reason: 5}, [])
     assert not list(to.rglob("*.jpg"))
+
+
+def audited(life: Life, name: str, label: str, decision: str, boxes: tuple[wire.FoundBox, ...] = ()) -> None:
+    """An examined frame without any object, sent for an audit, and the answer of a vision-language model."""
+    row = life.db.row("SELECT t, run FROM boxes WHERE looked AND objects = '[]' ORDER BY t DESC")
+    assert row is not None
+    asked = wire.Escalation(
+        id=f"q-{name}", site="depot", camera="gate", alert=name, rule=SILENT_RULE, kind=wire.AUDIT, label=label,
+        severity="info", t=row["t"], created_t=life.clock.now(),
+    )  # fmt: skip
+    assert SilentFrameStore(life.db).add(asked, [label], row["run"])
+    verdict = sample_verdict(asked.id, of=name, decision=decision)
+    support = (wire.FrameSupport(media="m", t=row["t"], supports="yes", boxes=boxes),)
+    said = {"kind": "vlm", "support": support, "judged_t": life.clock.now()}
+    assert AlertStore(life.db).apply_verdict(verdict.model_copy(update=said), life.clock.now())
+
+
+def test_audited_frames_teach_what_was_missed_and_where_nothing_was(
+    life: Life, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def box(label: str, *sides: float) -> wire.FoundBox:
+        return wire.FoundBox(label=label, box=sides)  # type: ignore[arg-type]
+
+    audited(life, "nothing", "person", "rejected")
+    audited(life, "seen", "person", "confirmed", (box("person", 0.2, 0.4, 0.25, 1.2), box("person", 2, 2, 3, 3)))
+    audited(life, "nowhere", "person", "confirmed", (box("dog", 0.2, 0.4, 0.25, 0.6),))
+    audited(life, "other", "cat", "rejected")
+    file, to = Path(site_file(life, tmp_path)), tmp_path / "set"
+    words = ["export", "--config", str(file), "--format", "training", "--to", str(to), "--json"]
+    site = yaml.safe_load(file.read_text())
+    file.write_text(yaml.safe_dump({**site, "cameras": {"gate": {**site["cameras"]["gate"], "training": True}}}))
+    assert main(words) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["alerts"]["audited frame"] == 2
+    assert report["left_out"]["in which something was missed, and nothing says where"] == 1
+    assert report["left_out"]["with other labels"] == 1
+    rows = {
+        row["provenance"]["alert"]: row
+        for row in map(json.loads, (to / "index.jsonl").read_text().splitlines())
+        if row["provenance"]["of"] == "audited frame"
+    }
+    assert rows.keys() == {"nothing", "seen"}
+    assert (rows["nothing"]["boxes"], rows["nothing"]["rejected"]) == ([], [])
+    assert rows["seen"]["boxes"] == [[0, 0.2, 0.4, 0.25, 1.0, 1.0]]
+    origin = rows["seen"]["provenance"]
+    assert (origin["boxes_by"], origin["answered_by"], origin["who"]) == ("model", "vlm", "m")
+    assert (origin["consent"], origin["answer"]) == ("cameras.gate.training", "reviewed")
+    assert len(index.read(to)) == len(list(to.rglob("*.jpg")))
+    assert export(life, tmp_path / "coco").alerts == {"right": 3, "false alarm": 1}, "alerts alone, as before"
 
 
 def test_the_training_layout_numbers_the_classes_as_the_training_does() -> None:

@@ -91,6 +91,18 @@ CONTENTS: dict[str, tuple[str | None, str]] = {
     "list": ("[]", "stop"),
     "twice": (answer() + answer(), "stop"),
     "reason": (json.dumps({"pictures": ["yes"], "reason": GOOD["reason"]}), "stop"),
+    "boxes": (
+        json.dumps(
+            {
+                "objects": [
+                    {"label": "person", "box": [412, 300, 470, 580]},
+                    {"label": "person", "box": [500, 300, 500, 580]},
+                    {"label": "dog", "box": [10, 10, 90, 90]},
+                ]
+            }
+        ),
+        "stop",
+    ),
     "other reason": (json.dumps({"pictures": ["no"], "reason": "Nobody is there."}), "stop"),
 }
 
@@ -257,7 +269,7 @@ class OpenAiStub:
             "usage of a stream": not body["stream"] or body["stream_options"] == {"include_usage": True},
             "strict schema": body["response_format"]["type"] == "json_schema" and schema["strict"] is True,
             "closed schema": schema["schema"]["additionalProperties"] is False,
-            "bounded reason": schema["schema"]["properties"]["reason"]["maxLength"] > 0,
+            "bounded reason": "reason" not in ordered or ordered["reason"]["maxLength"] > 0,
             "no removed parameter": not any(name.startswith("guided_") for name in body),
             "some picture": len(images) > 0,
             "small JPEGs as data": all(side_of(each) <= 1536 for each in images),

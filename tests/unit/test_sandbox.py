@@ -168,6 +168,12 @@ def test_a_call_that_takes_too_long_is_killed_and_the_next_one_works(sandbox: Sa
     assert (sandbox.starts, sandbox.kills) == (2, 1)
 
 
+def test_cpu_time_is_limited_however_long_the_clock_may_run(sandbox: Sandbox) -> None:
+    with pytest.raises(SandboxDied, match="more CPU time than it may"):
+        sandbox.call("spin", wall_s=250.0, cpu_s=0.1)
+    assert sandbox.call("echo", 1) == 1
+
+
 def test_memory_is_limited_beyond_what_the_modules_take(sandbox: Sandbox) -> None:
     assert sandbox.call("take_memory", 16 << 20) == 16 << 20
     with pytest.raises(SandboxDied, match="memory"):
