@@ -184,7 +184,7 @@ class VerdictConsumer:
 
         Given back, they would be late: a broker that changes its leader forgets when they were to come again.
         """
-        backoff = Backoff(0.5, 5.0)
+        backoff = Backoff(0.25, 1.0)  # a try is one transaction
         while True:
             try:
                 return await self._commits.commit(

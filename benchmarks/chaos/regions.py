@@ -4,7 +4,7 @@
 
 A real site (SQLite on disk) escalates all the while; each region has its own worker and its own engine. A fault is one
 of: the leader of the escalations' stream is killed; the whole first region is; both; the engine of a region does not
-answer; its worker is lost as spot capacity is; the site's clock is set by an hour; its disk refuses a verdict. The
+answer; its worker is lost as spot capacity is; the site's clock is set by an hour; its disk refuses verdicts. The
 regions share nothing: what an escalation needs in another region the site sends again.
 """
 
@@ -168,7 +168,7 @@ class Regions:
         stack.callback(self.site.close)
         with self.site.db.transaction() as connection:
             watch_site(connection)
-        self._refusals = 0
+        self._disk_full = False
         self._let_the_disk_refuse()
         self.site.connect()
         self._ended = threading.Event()
@@ -268,8 +268,11 @@ class Regions:
 
     @contextlib.contextmanager
     def _disk(self) -> Iterator[None]:
-        self._refusals += 2
-        yield
+        self._disk_full = True
+        try:
+            yield
+        finally:
+            self._disk_full = False
 
     def _watch_link(self) -> None:
         last = ""
@@ -284,8 +287,7 @@ class Regions:
         whole = self.site.alerts.take_verdict
 
         def take_verdict(verdict: Verdict, t: float) -> Any:
-            if self._refusals > 0:
-                self._refusals -= 1
+            if self._disk_full:
                 self.events.append(HistoryEvent(t=time.time(), what="refused"))
                 raise StoreUnavailable("the disk is full, on purpose")
             return whole(verdict, t)
