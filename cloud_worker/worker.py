@@ -1,10 +1,11 @@
-"""The worker: pulls escalations as it has slots for them, has them handled, and drains when it is stopped."""
+"""The worker: pulls escalations while it has free slots, has them handled, and drains when it is stopped."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
+from collections.abc import Callable
 from typing import Any
 
 from nats.aio.client import Client
@@ -28,28 +29,27 @@ from cloud_worker.worker_status import PoolAnnouncer, StatusServer
 
 logger = logging.getLogger(__name__)
 
+SETUP_S_MAX = 2.0  # to answer for a stream or consumer; a cluster that elects a leader does not, and is asked again
 PULL_PAUSE_S = 1.0  # after a pull that the broker refused; the sweep comes as often
 ARCHIVE_DRAIN_S = 10.0  # uploads may finish for so long after the last verdict; a pod's grace period holds it
-LEAVE_S = 5.0  # of the grace that spot capacity leaves, to give back what is not finished and to end
+LEAVE_S = 5.0  # kept of the notice of a spot machine, to give back what is not finished and to end
 REPORTED_MAX = 1000  # sentences logged once; a bound for what hostile messages make
 
 
 class Worker:
-    """Owner of the link, of the slots for escalations, and of the tasks that judge them.
+    """Owns the link, the slots for escalations, and the tasks that judge them.
 
-    State: the consumers known to exist on this connection, and the deliveries in hand, by task.
-    Invariant: an escalation is pulled only when there is a slot for it, so that what this worker does not judge is free
-    for the others. `unready()` and `status.port` are for whoever watches it.
+    State: the consumers known to exist on this connection, and by task the deliveries that are being judged.
+    Invariant: an escalation is pulled only when a slot is free; all others stay free for other workers. A slot is
+    taken before the pull and released after the verdict; metrics call slots places. `unready()` and `status.port` are
+    for probes.
     """
 
     def __init__(
         self, config: WorkerConfig, judge: Judge, link: NatsLink, clock: Clock, *, archive: ArchivePort | None = None,
         metrics: WorkerMetrics | None = None,
     ) -> None:  # fmt: skip
-        """Take `archive` (None: nothing is archived) and `metrics` (None: the worker's own).
-
-        Others count in `metrics` too (the archive).
-        """
+        """Take `archive` (None: nothing is archived) and `metrics` (None: the worker makes its own)."""
         self._config = config.worker
         self._streams = config.streams
         self._judge = judge
@@ -73,7 +73,7 @@ class Worker:
         self._drain_s = config.worker.drain_s
         self._spot = SpotWatch(config.spot, clock, self.drain_within) if config.spot.kind != "none" else None
         self._ack_wait_s = config.worker.ack_wait_s
-        self._sooner = asyncio.Event()
+        self._ack_wait_fell = asyncio.Event()
         self._warm = False
         self._reported: set[str] = set()
         self._throttle = LogThrottle(logger, clock)
@@ -90,11 +90,11 @@ class Worker:
 
     @property
     def judging(self) -> int:
-        """The escalations in hand."""
+        """Return the number of escalations that are being judged."""
         return len(self._judging)
 
     def unready(self) -> str:
-        """Return why no escalations are taken now; an empty text when they are."""
+        """Return why no escalations are taken now; '' if they are."""
         if self._stop.is_set():
             return "stopping"
         if not self._link.state.up:
@@ -127,8 +127,7 @@ class Worker:
         try:
             while not self._stop.is_set():
                 try:
-                    await until_set(self._stop, self.run_once(), *keepers)
-                    backoff.reset()
+                    await until_set(self._stop, self.run_once(backoff.reset), *keepers)
                 except UplinkError as error:
                     self._throttle.report(error)
                     await until_set(self._stop, asyncio.sleep(backoff.next_s()), *keepers)
@@ -140,19 +139,23 @@ class Worker:
             await asyncio.to_thread(self._archive.close, ARCHIVE_DRAIN_S if self._stop.is_set() else 0.0)
             logger.info("ended: %s", self.counts)
 
-    async def run_once(self) -> None:
-        """Serve one connection. Raise UplinkError when it is lost or the broker refuses."""
+    async def run_once(self, serves: Callable[[], None] = lambda: None) -> None:
+        """Serve one connection. Raise UplinkError when it is lost or the broker refuses.
+
+        serves: called once the streams are there, so that the next loss begins with a short pause.
+        """
         client = await self._link.client()
-        jetstream = client.jetstream(timeout=PUBLISH_S_MAX)
-        for difference in await stream_setup.ensure_streams(jetstream, self._streams):
+        setup, jetstream = client.jetstream(timeout=SETUP_S_MAX), client.jetstream(timeout=PUBLISH_S_MAX)
+        for difference in await stream_setup.ensure_streams(setup, self._streams):
             self._report_once(difference)
+        serves()
         self._consumers.clear()
         with broker_errors("the escalations cannot be listened to"):
             announcements = await client.subscribe(
                 stream_setup.ESCALATION_SUBJECTS, cb=self._backlog.on_message, pending_bytes_limit=2**20
             )
         lost = self._link.while_up(asyncio.Event().wait())
-        work = (lost, self._backlog.run(jetstream), self._dispatch(client, jetstream), self._announcer.run(client))
+        work = (lost, self._backlog.run(jetstream), self._dispatch(client, setup), self._announcer.run(client))
         tasks: list[asyncio.Task[Any]] = [asyncio.create_task(each) for each in work]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -164,7 +167,7 @@ class Worker:
                 await announcements.unsubscribe()
 
     async def _wait_for_judge(self) -> None:
-        """Try the judge until it answers; escalations stay with the broker, for workers that are ready, until then."""
+        """Try the judge until it answers. Until then escalations stay at the broker, for workers that are ready."""
         backoff = Backoff(1.0, 30.0)
         while True:
             try:
@@ -221,7 +224,7 @@ class Worker:
                     self._report_once(difference)
                 if 0 < consumer.ack_wait_s < self._ack_wait_s:
                     self._ack_wait_s = consumer.ack_wait_s
-                    self._sooner.set()
+                    self._ack_wait_fell.set()
                 self._consumers.add(name)
             found = await pull_next(client, self._link, *name)
         except NoConsumer:  # the next attempt, after the sweep, creates it again
@@ -239,20 +242,19 @@ class Worker:
         return found
 
     async def _report_progress(self) -> None:
-        """Report to the broker, for every escalation held, that it is being worked on.
+        """Tell the broker of each escalation that is being judged that the work goes on, three times per ack_wait.
 
-        The report is sent three times per ack_wait: the shortest that a consumer has, which a worker with another file
-        may have made.
+        Consumers may have been created by workers with another `ack_wait_s`; the shortest one counts.
         """
         while True:
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._sooner.wait(), self._ack_wait_s / 3)
-            self._sooner.clear()
+                await asyncio.wait_for(self._ack_wait_fell.wait(), self._ack_wait_s / 3)
+            self._ack_wait_fell.clear()
             for delivery in list(self._judging.values()):
                 await delivery.in_progress()
 
     async def _drain(self) -> None:
-        """Let what is being judged finish for a while, and give back the rest."""
+        """Let the escalations that are being judged finish for up to `drain_s`, and give back the rest."""
         if self._link.connected is not None:
             await self._announcer.announce(self._link.connected)  # the sites know at once that it takes no more
         if self._tasks:

@@ -99,4 +99,15 @@ WEEKLY: dict[str, str] = {
         "the other tests of the file",
     "unit/test_render_practice.py::test_animals_alter_no_picture_that_has_none":
         "unit/test_render.py: what is drawn does not change between runs",
+    # 3 to 13 s each: other moments or footage of one mechanism
+    "system/test_core_restart.py::test_a_core_that_is_killed_again_and_again_loses_and_doubles_nothing":
+        "system/test_chaos.py kills it, the broker and the worker, and counts",
+    "replay/test_replay_resume.py::test_what_was_examined_is_not_examined_again[0]": "[1]",
+    "replay/test_replay_resume.py::test_what_was_examined_is_not_examined_again[13]": "[1] and [29]",
+    "replay/test_replay_log.py::test_the_beginning_of_pets_replayed_twice_gives_the_same_bytes":
+        "replay/test_replay_resume.py compares the bytes of two replays",
+    "unit/test_keyframe_policy.py::test_a_quiet_place_is_looked_at_each_heartbeat_and_little_is_decoded[hevc b-frames]":
+        "[gop 30]",
+    "unit/test_keyframe_policy.py::test_the_first_moments_of_a_visitor_are_examined_as_if_all_had_been_decoded"
+    "[hevc b-frames]": "[gop 30]",
 }  # fmt: skip

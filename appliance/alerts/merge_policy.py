@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from appliance.alerts.best_view import last_view, quality, view_of
 from appliance.config import AlertsConfig, Rule
@@ -33,10 +32,30 @@ _REORDER_S = 1.0
 _NEVER = float("-inf")
 
 
-@dataclass(frozen=True, slots=True)
-class _Cooldown:
-    t_end: float
-    severity: Severity
+class Cooldowns:
+    """The cooldowns of one camera's rules, by the last event that each of them reported."""
+
+    def __init__(self, rules: Sequence[Rule]) -> None:
+        self._length_s = {rule.name: rule.cooldown_s for rule in rules}
+        self._last: dict[str, tuple[float, Severity]] = {}
+        """By rule: when its cooldown ends, and how severe the reported event was."""
+
+    def begin(self, event: Event) -> None:
+        """Begin a rule's cooldown with an event that is reported."""
+        self._last[event.rule] = event.t + self._length_s.get(event.rule, 0.0), event.severity
+
+    def holds_back(self, event: Event) -> bool:
+        """Return whether the event falls into its rule's cooldown and is no more severe than the one before."""
+        t_end, severity = self._last.get(event.rule, (_NEVER, event.severity))
+        return event.t < t_end and SEVERITIES.index(event.severity) <= SEVERITIES.index(severity)
+
+    def until(self, rule: str) -> float | None:
+        """Return until when the cooldown of a rule lasts; None: it has reported nothing."""
+        return self._last[rule][0] if rule in self._last else None
+
+    def clear(self) -> None:
+        """Forget all: earlier times mean nothing now."""
+        self._last.clear()
 
 
 class AlertPolicy:
@@ -59,8 +78,7 @@ class AlertPolicy:
         self.camera = camera
         self._merge_s = alerts.merge_s
         self._length_max_s = alerts.length_max_s
-        self._cooldown_s = {rule.name: rule.cooldown_s for rule in rules}
-        self._cooling: dict[str, _Cooldown] = {}
+        self.cooldowns = Cooldowns(rules)
         self._recent: deque[FrameBoxes] = deque(maxlen=RECENT_FRAMES)
         self._open: OpenAlert | None = None
         self._session = ""
@@ -71,15 +89,10 @@ class AlertPolicy:
     def is_open(self) -> bool:
         return self._open is not None
 
-    def cooling_until(self, rule: str) -> float | None:
-        """Until when the cooldown of a rule lasts; None: it has reported nothing."""
-        cooldown = self._cooling.get(rule)
-        return None if cooldown is None else cooldown.t_end
-
     def recall(self, reported: Iterable[Event]) -> None:
         """Events of before the first frame, oldest first, which were reported then: their cooldowns may last."""
         for event in reported:
-            self._cool(event)
+            self.cooldowns.begin(event)
 
     def begin(self, header: StreamHeader) -> PipelineStep:
         """Begin a session: what was open belongs to tracks that exist no longer. The same session changes nothing."""
@@ -123,25 +136,14 @@ class AlertPolicy:
         # How its track is, or was last, seen: a still cut at the time of an exit would show nothing.
         view = last_view(self._recent, event.track)
         if self._open is None:
-            if self._is_cooling(event):
+            if self.cooldowns.holds_back(event):
                 return None
             self._open = OpenAlert(event, self._session, view, not_before=self._ended_t)
-            self._cool(event)
+            self.cooldowns.begin(event)
             return AlertChange("opened", self._open.snapshot(), event)
         self._open.absorb(event, view)
-        self._cool(event)
+        self.cooldowns.begin(event)
         return AlertChange("extended", self._open.snapshot(), event)
-
-    def _is_cooling(self, event: Event) -> bool:
-        cooldown = self._cooling.get(event.rule)
-        return (
-            cooldown is not None
-            and event.t < cooldown.t_end
-            and SEVERITIES.index(event.severity) <= SEVERITIES.index(cooldown.severity)
-        )
-
-    def _cool(self, event: Event) -> None:
-        self._cooling[event.rule] = _Cooldown(event.t + self._cooldown_s.get(event.rule, 0.0), event.severity)
 
     def _improved(self) -> tuple[AlertChange, ...]:
         if self._open is None or not self._open.markedly_better:
@@ -164,7 +166,7 @@ class AlertPolicy:
             self._latest = max(self._latest, t)
             return ()
         changes = self._end("clock set back")
-        self._cooling.clear()
+        self.cooldowns.clear()
         self._recent.clear()
         self._latest, self._blind, self._ended_t = t, _NEVER, _NEVER
         return changes

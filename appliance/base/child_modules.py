@@ -25,7 +25,7 @@ JOB_FUNCTIONS: Final = "appliance.scenario.sandboxed_jobs"
 SHADOW_FUNCTIONS: Final = "appliance.canary.shadow_child"
 """Runs inside a sandbox: a network that examines live frames beside the one in force."""
 LLAMA_SERVER: Final = "llama_cpp.server"
-"""Of the package llama-cpp-python, where somebody has installed it; `vedette judge` starts it."""
+"""Model server of the package llama-cpp-python, where it is installed; `vedette judge` starts it."""
 BENCH: Final = "appliance.lab.bench_measurement"
 """Started by `vedette bench` only."""
 

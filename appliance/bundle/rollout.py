@@ -1,7 +1,10 @@
-"""Roll a bundle out: as a shadow on live frames, on some cameras first, on all once it has proven itself there.
+"""Roll a bundle out: on some cameras first, then on all cameras once it has proven itself on these.
 
-`rollout.json` beside the pointers says what is under way. A quarantine, whoever speaks it, ends it: the cameras have
-what was before. Each step is one write of the pointers, and is done again where a kill came between it and the file.
+`rollout.json`, beside the pointers, names the bundle and its first cameras. When the bundle is quarantined, the bundle
+store gives the cameras their earlier network back; `advance_rollout` sees that and ends the rollout. Each step writes
+the pointers first and `rollout.json` after them. If the process is killed in between, the step is done again.
+
+A shadow is independent of a rollout: it is a bundle that examines live frames and decides nothing (`shadow.json`).
 """
 
 from __future__ import annotations
@@ -21,20 +24,20 @@ SHADOW_FILE = "shadow.json"
 
 
 class Shadow(ConfigModel):
-    """bundle: NAME@VERSION, which examines live frames and decides nothing."""
+    """Names the shadow. bundle: NAME@VERSION."""
 
     bundle: str
 
 
 class Rollout(ConfigModel):
-    """A rollout that is under way. bundle: NAME@VERSION; cameras: that have it first."""
+    """A rollout that is under way. bundle: NAME@VERSION; cameras: those that get it first."""
 
     bundle: str
     cameras: tuple[str, ...]
 
 
 def rollout_of(store: BundleStore) -> Rollout | None:
-    """Return the rollout that is under way; None: none is, or its file is damaged."""
+    """Return the rollout that is under way; None: there is none, or its file is damaged."""
     try:
         return Rollout.model_validate_json(_path(store).read_bytes())
     except (OSError, ValidationError):
@@ -53,7 +56,7 @@ def begin_rollout(store: BundleStore, ref: BundleRef, cameras: Sequence[str]) ->
 
 
 def advance_rollout(store: BundleStore) -> str:
-    """Do the next step if it is due, and return it in words; '': none is. Raise ModelError, PreconditionError."""
+    """Do the next step if one is due; return it in words, '' if none is due. Raise ModelError, PreconditionError."""
     rollout = rollout_of(store)
     if rollout is None:
         return ""
@@ -73,7 +76,7 @@ def advance_rollout(store: BundleStore) -> str:
 
 
 def begin_shadow(store: BundleStore, ref: BundleRef) -> None:
-    """Have a bundle examine live frames beside what is in force, in place of another one that did.
+    """Make a bundle the shadow: it examines live frames beside the network in force. It replaces an earlier shadow.
 
     Raise ModelError: it is not installed or damaged; PreconditionError: it is in quarantine, or in force.
     """
@@ -87,12 +90,12 @@ def begin_shadow(store: BundleStore, ref: BundleRef) -> None:
 
 
 def end_shadow(store: BundleStore) -> None:
-    """Have no bundle examine live frames beside what is in force."""
+    """End the shadow, if there is one."""
     (store.root / SHADOW_FILE).unlink(missing_ok=True)
 
 
 def shadow_of(store: BundleStore) -> BundleRef | None:
-    """Return the bundle that examines live frames beside what is in force; None: none, or the file is damaged."""
+    """Return the shadow; None: there is none, or its file is damaged."""
     try:
         return BundleRef.parse(Shadow.model_validate_json((store.root / SHADOW_FILE).read_bytes()).bundle)
     except (OSError, ValidationError, ModelError):

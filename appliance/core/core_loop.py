@@ -5,63 +5,43 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 from functools import partial
-from uuid import uuid4
 
-from appliance import wire
 from appliance.base.clock import Clock
-from appliance.base.errors import StoreUnavailable
 from appliance.core.core_settings import CameraContext, CoreSettings, CoreStores
-from appliance.router.escalation_planner import ApiEscalation, RequestAnswer
-from appliance.store.meter import DecodeStatus, Metric, MetricName
-from appliance.store.rows import alert_of
+from appliance.core.lasting_faults import LastingFaults
+from appliance.core.late_escalations import LateEscalations, complete
+from appliance.store.meter import DecodeStatus, Meter, Metric, MetricName
 from appliance.store.write_backlog import WriteBacklog
 from appliance.types import (
     AGE_EDGES_MS,
-    PAUSED,
-    Alert,
     AlertChange,
     CameraMeter,
     CameraState,
     FrameBoxes,
     Gap,
     HealthEvent,
-    HealthKind,
     IngestHealth,
     IngestMessage,
     NetworksAnswer,
     PipelineStep,
     RecheckResult,
-    Route,
     SegmentRow,
     StreamHeader,
 )
-from appliance.version import version
 
 logger = logging.getLogger(__name__)
 
 BOXES_BUFFERED_MAX = 256  # frames a camera; fewer mean more commits, more mean more memory
-RECHECKS_PER_RUN = 8  # alerts in one turn; frames wait meanwhile
 RECHECKS_EVERY_S = 5.0  # a second detection takes longer
-HEALTHY_AFTER_S = 30.0  # an ingest process that lived so long has come up, as the supervisor takes it
-FAILED_STARTS_MIN = 3  # of the ingest process, one after the other: the first two may be the machine's start
 CLOCKS_APART_S_MAX = 3.0  # of a camera and the appliance, with the second that a frame is under way
-PAUSE_REPORTED_S_MAX = 30.0  # it reports a pause each 5 s and at a key frame; silent for longer, it is not paused
 SETTINGS_CHANGED = "the settings of this camera were changed"
-
-
-_ASKED = {
-    "ready": "it is being sent already",
-    "sent": "the cloud has it already, and has not answered yet",
-    "settled": "the cloud has answered already",
-    "expired": "it was asked about, and no answer came in time",
-}
 
 
 class Core:
     """Feeds each camera's pipeline and commits what it decides.
 
     Owner: the supervisor's thread; `take` and `lost` are called by it alone. State: one pipeline and planner a camera,
-    the health events that last, and at most `BOXES_BUFFERED_MAX` examined frames a camera that are not yet written
+    and at most `BOXES_BUFFERED_MAX` examined frames a camera that are not yet written
     (flushed each second and with every event).
     Invariant: an alert and its escalation are committed together, before the next message is taken; while the disk
     refuses they wait in the backlog, in order, and so does all else but boxes, which are dropped and counted.
@@ -74,12 +54,9 @@ class Core:
         self._next_settings: CoreSettings | None = None
         self._backlog = backlog
         self._clock = clock
-        self._faults: dict[str, HealthEvent] = {}
+        self._faults = LastingFaults(stores, backlog, clock)
+        self._late = LateEscalations(stores, backlog, clock)
         self._rechecks_at = float("-inf")
-        self._own_faults: dict[HealthKind, HealthEvent] = {}
-        self._paused: dict[str, tuple[HealthEvent, float]] = {}  # recordings, with when it was last reported
-        self._up_at: float | None = None
-        self._failed_starts, self._died = 0, ""
 
     @property
     def warning(self) -> str:
@@ -98,13 +75,11 @@ class Core:
         """Handle one message of the ingest process. Raises StoreError when the database is beyond waiting."""
         self._take_next_settings()
         if isinstance(message, IngestHealth):
-            self._up_at = self._clock.monotonic() if self._up_at is None else self._up_at
-            if self._clock.monotonic() - self._up_at > HEALTHY_AFTER_S:
-                self._failed_starts = 0
+            self._faults.ingest_lives()
             self._each_second()
             return
         if isinstance(message, HealthEvent):
-            self._health(message)
+            self._faults.note(message)
             return
         if isinstance(message, NetworksAnswer):
             return  # the supervisor has it
@@ -125,27 +100,21 @@ class Core:
             case CameraState():
                 self._backlog.write(partial(self._stores.cameras.state, message))
             case Gap():
-                self._pause(message)
+                self._faults.pause(message, camera.settings.health_ignore)
                 self._backlog.write(partial(self._stores.cameras.gap, message))
             case CameraMeter():
-                self._meter(message)
+                _meter(self._stores.meter, message)
 
     def lost(self, reason: str) -> None:
         """End what was going on and show every camera as lost: the ingest process has died."""
         self._end_run(reason)
-        lived_s = self._clock.monotonic() - self._up_at if self._up_at is not None else 0.0
-        self._up_at, self._died = None, reason
-        self._failed_starts = self._failed_starts + 1 if lived_s < HEALTHY_AFTER_S else 1
-        self._watch_appliance()
+        self._faults.ingest_died(reason)
+        self._faults.watch_appliance(self._settings)
 
     def _end_run(self, reason: str) -> None:
         self._end_all(reason)
         self._backlog.write(partial(self._stores.cameras.mark_all_lost, self._clock.now(), reason))
-        self._backlog.write(partial(self._stores.health.end_open, self._clock.now(), reason))
-        self._faults.clear()
-        self._own_faults.clear()
-        self._paused.clear()
-        self._stores.health.forget()
+        self._faults.end_all(reason)
 
     def close(self) -> None:
         """Write what is held and end open alerts: the appliance stops."""
@@ -168,10 +137,7 @@ class Core:
                 self._commit(camera, camera.pipeline.close(self._camera_now(camera), SETTINGS_CHANGED))
             if following is not None:
                 following.take_over(camera, unchanged=same)
-        now = self._clock.now()
-        for fault in list(self._faults.values()):
-            if fault.camera and fault.camera not in new.cameras:
-                self._health(replace(fault, t=now, t_end=now, recovery=""))
+        self._faults.end_of_others(new.cameras)
 
     def _end_all(self, reason: str) -> None:
         for camera in self._settings.cameras.values():
@@ -207,99 +173,22 @@ class Core:
             return
         frame = camera.silence.draw(boxes, camera.header.model, camera.session, self._clock.now())
         if frame is not None:
-            escalation = _complete(frame.escalation, self._settings.language)
+            escalation = complete(frame.escalation, self._settings.language)
             self._backlog.write(partial(self._stores.silent.add, escalation, frame.labels, frame.run))
             self._settings.listener.alert_stored()
 
-    def _take_rechecks(self) -> None:
-        """Escalate alerts that stayed at the edge where the appliance's own recheck asks for it."""
-        try:
-            rechecked = self._stores.decisions.rechecked(RECHECKS_PER_RUN)
-        except StoreUnavailable as error:
-            logger.info("second detections are taken into account later: %s", error)
-            return
-        for row in rechecked:
-            chance = max(row.inputs.chance, row.confidence) if row.rechecked != "unsure" else row.inputs.chance
-            known = replace(row.inputs, rechecked=row.rechecked, chance=chance)
-            camera = self._settings.cameras.get(row.alert.camera)
-            alert = alert_of(row.alert)
-            plan = camera.planner.reconsider(alert, row.event, known, self._clock.now()) if camera else None
-            self._backlog.write(partial(self._stores.decisions.note_recheck, row.id, known))
-            if plan is None or plan.escalation is None:
-                continue
-            logger.info("alert %s is asked about after a second detection: %s", alert.id, plan.route.reason)
-            self._escalate_late(alert, plan.escalation, plan.route)
-
-    def _escalate_requested(self, alert_id: str) -> RequestAnswer:
-        """Escalate what a person asks for, within privacy and budget; the router's own estimates do not prevent it."""
-        if self._settings.maintenance is None:
-            return RequestAnswer(False, "this site has no uplink")
-        if self._backlog.waiting:
-            return RequestAnswer(False, "the database cannot be written now")
-        try:
-            found = self._stores.decisions.last(alert_id)
-        except StoreUnavailable as error:
-            return RequestAnswer(False, str(error))
-        if found is None:
-            return RequestAnswer(False, "there is no such alert, or what made it is not kept any more")
-        asked = _ASKED.get(found.alert.delivery or "")
-        if asked:
-            return RequestAnswer(False, asked)
-        camera, alert, now = self._settings.cameras.get(found.alert.camera), alert_of(found.alert), self._clock.now()
-        if camera is None:
-            return RequestAnswer(False, "its camera is not watched any more")
-        plan = camera.planner.reconsider(alert, found.event, found.inputs, now, requested=True)
-        if plan is None:
-            return RequestAnswer(False, "its rule is not in the site file any more")
-        if plan.escalation is None:
-            return RequestAnswer(False, plan.route.reason)
-        self._escalate_late(alert, plan.escalation, plan.route)
-        logger.info("alert %s is escalated: %s", alert.id, plan.route.reason)
-        return RequestAnswer(True, plan.route.reason)
-
-    def _ask_requested(self, asked: ApiEscalation) -> RequestAnswer:
-        """Escalate a question that came through the API, as the router decides; what is refused leaves no row."""
-        camera = self._settings.cameras.get(asked.camera)
-        if camera is None or self._settings.maintenance is None:
-            return RequestAnswer(False, "this site has no uplink" if camera else "this camera is not watched")
-        if self._backlog.waiting:
-            return RequestAnswer(False, "the database cannot be written now")
-        plan = camera.planner.ask(asked, self._clock.now())
-        if plan.escalation is None:
-            return RequestAnswer(False, plan.route.reason, plan.route)
-        escalation = _complete(plan.escalation, self._settings.language)
-        try:
-            self._stores.evidence.add_asked(escalation, asked.images, plan.route)
-        except StoreUnavailable as error:
-            return RequestAnswer(False, str(error))
-        self._settings.listener.alert_stored()
-        return RequestAnswer(True, plan.route.reason, plan.route)
-
-    def _escalate_late(self, alert: Alert, escalation: wire.Escalation, route: Route) -> None:
-        """Ask about an alert that was stored without an escalation."""
-        self._backlog.write(
-            partial(
-                self._stores.alerts.apply,
-                AlertChange("extended", alert),
-                escalation=_complete(escalation, self._settings.language),
-                priority=route.priority,
-                route=route,
-            )
-        )
-        self._settings.listener.alert_stored()
-
     def _each_second(self) -> None:
-        self._watch_appliance()
+        self._faults.watch_appliance(self._settings)
         self._backlog.retry()
         for camera in self._settings.cameras.values():
             self._flush(camera)
             self._commit(camera, camera.pipeline.tick(self._camera_now(camera)))
-        self._stores.requests.answer_all(self._escalate_requested, self._ask_requested)
+        self._late.answer_requests(self._settings)
         if self._settings.maintenance is not None and not self._backlog.waiting:
             self._settings.maintenance.run_once(self._backlog.write)
             if self._clock.monotonic() >= self._rechecks_at:
                 self._rechecks_at = self._clock.monotonic() + RECHECKS_EVERY_S
-                self._take_rechecks()
+                self._late.take_rechecks(self._settings)
 
     def _commit(self, camera: CameraContext, step: PipelineStep) -> None:
         for event in step.suppressed:
@@ -320,7 +209,7 @@ class Core:
             partial(
                 self._stores.alerts.apply,
                 change,
-                escalation=_complete(plan.escalation, self._settings.language) if plan and plan.escalation else None,
+                escalation=complete(plan.escalation, self._settings.language) if plan and plan.escalation else None,
                 priority=plan.route.priority if plan else "",
                 route=plan.route if plan else None,
                 notices=notices,
@@ -338,106 +227,6 @@ class Core:
                 partial(self._stores.boxes.append, camera.name, camera.session, frames), len(frames)
             )
 
-    def _meter(self, message: CameraMeter) -> None:
-        counted = {
-            Metric(MetricName.CAMERA_BYTES, "" if message.exact else "estimated"): message.received,
-            Metric(MetricName.DETECT_BYTES): message.detect_received,
-            Metric(MetricName.PACKETS): message.packets,
-            Metric(MetricName.DECODED): message.decoded,
-            Metric(MetricName.SKIPPED): message.skipped,
-            Metric(MetricName.EXAMINED): message.examined,
-            Metric(MetricName.UNEXAMINED): message.unexamined,
-            Metric(MetricName.RECONNECTS): message.reconnects,
-            Metric(MetricName.UNRECORDED): message.unrecorded,
-            Metric(MetricName.RETRIED): message.retried,
-            Metric(MetricName.DECODER_FAILED): message.decoder_failures,
-        }
-        counted |= {Metric(MetricName.UNEXAMINED, reason): count for reason, count in message.why.items()}
-        edges = (*map(str, AGE_EDGES_MS), "more", "sum")
-        counted |= {
-            Metric(MetricName.FRAME_AGE_MS, edge): count for edge, count in zip(edges, message.ages, strict=False)
-        }
-        for metric, amount in counted.items():
-            self._stores.meter.add(message.camera, metric, amount)
-        if message.decoding is not None:
-            now = DecodeStatus(
-                message.decoding,
-                message.decoding_reason,
-                message.behind_s,
-                message.promised_fps,
-                message.examined_fps,
-                message.decoder,
-            )
-            self._stores.meter.note(message.camera, now)
-
-    def _watch_appliance(self) -> None:
-        """Report faults that no other process reports: a database that was moved, heat, lack of memory.
-
-        A database file that was moved or deleted is a fault at once, though it is stored only once it is back.
-        """
-        now, lasting = self._clock.now(), dict(self._settings.appliance_faults())
-        if gone := self._stores.displaced():
-            lasting["database"] = gone
-        if self._failed_starts >= FAILED_STARTS_MIN:
-            lasting["model"] = f"detection does not stay up, and nothing is watched: {self._died}"
-        for camera, (_, reported_at) in list(self._paused.items()):
-            if self._clock.monotonic() - reported_at > PAUSE_REPORTED_S_MAX:
-                self._resume(camera, now)
-        for kind, reason in lasting.items():
-            known = self._own_faults.get(kind)
-            if known is not None and known.reason == reason:
-                continue
-            event = (
-                HealthEvent(camera="", id=uuid4().hex[:16], kind=kind, t=now, t_start=now, reason=reason)
-                if known is None
-                else replace(known, t=now, reason=reason)
-            )
-            self._own_faults[kind] = event
-            self._health(event)
-        for kind in self._own_faults.keys() - lasting.keys():
-            self._health(replace(self._own_faults.pop(kind), t=now, t_end=now))
-
-    def _pause(self, gap: Gap) -> None:
-        """Open an event while the disk takes no recording of a camera whose picture comes all the same."""
-        if gap.t_end is not None:
-            self._resume(gap.camera, gap.t_end)
-        elif (
-            gap.reason.startswith(PAUSED)
-            and "unrecorded" not in self._settings.cameras[gap.camera].settings.health_ignore
-        ):
-            event, _ = self._paused.get(gap.camera, (None, 0.0))
-            if event is None:
-                event = HealthEvent(
-                    camera=gap.camera, id=uuid4().hex[:16], kind="unrecorded", t=self._clock.now(), t_start=gap.t_start,
-                    reason=gap.reason,
-                )  # fmt: skip
-                self._health(event)
-            self._paused[gap.camera] = event, self._clock.monotonic()
-
-    def _resume(self, camera: str, t: float) -> None:
-        event, _ = self._paused.pop(camera, (None, 0.0))
-        if event is not None:
-            self._health(replace(event, t=self._clock.now(), t_end=max(event.t_start, t)))
-
-    def _health(self, event: HealthEvent) -> None:
-        """Write the event, count it when it is new, and log each of its changes."""
-        self._stores.health.note(event)
-        self._backlog.write(partial(self._stores.health.put, event), key=f"health {event.id}")
-        who = f"camera {event.camera}" if event.camera else "the appliance"
-        known, key = self._faults.get(event.id), event.id
-        if event.t_end is not None:
-            self._faults.pop(key, None)
-            logger.info("%s is well again: %s ended after %.0f s", who, event.kind, event.t_end - event.t_start)
-            return
-        self._faults[key] = event
-        if known is None:
-            self._stores.meter.add(event.camera, Metric(MetricName.HEALTH, event.kind), 1)
-            logger.warning("%s is ill (%s): %s", who, event.kind, event.reason)
-        elif event.reason != known.reason:
-            logger.warning("%s: %s: now %s", who, event.kind, event.reason)
-        if event.attempts > (known.attempts if known else 0):
-            logger.info("%s: %s; tried: %s (%d)", who, event.kind, event.recovery, event.attempts)
-
     def _camera_now(self, camera: CameraContext) -> float:
         """Return the time by the camera's clock: a camera with a wrong clock must not end its alerts early or never."""
         if camera.last_t is None:
@@ -445,6 +234,32 @@ class Core:
         return camera.last_t + (self._clock.monotonic() - camera.last_at)
 
 
-def _complete(escalation: wire.Escalation, language: str) -> wire.Escalation:
-    """Add the site's language and this version; a replay leaves them out, so that all versions give the same log."""
-    return escalation.model_copy(update={"box_version": version(), "language": language})
+def _meter(meter: Meter, message: CameraMeter) -> None:
+    counted = {
+        Metric(MetricName.CAMERA_BYTES, "" if message.exact else "estimated"): message.received,
+        Metric(MetricName.DETECT_BYTES): message.detect_received,
+        Metric(MetricName.PACKETS): message.packets,
+        Metric(MetricName.DECODED): message.decoded,
+        Metric(MetricName.SKIPPED): message.skipped,
+        Metric(MetricName.EXAMINED): message.examined,
+        Metric(MetricName.UNEXAMINED): message.unexamined,
+        Metric(MetricName.RECONNECTS): message.reconnects,
+        Metric(MetricName.UNRECORDED): message.unrecorded,
+        Metric(MetricName.RETRIED): message.retried,
+        Metric(MetricName.DECODER_FAILED): message.decoder_failures,
+    }
+    counted |= {Metric(MetricName.UNEXAMINED, reason): count for reason, count in message.why.items()}
+    edges = (*map(str, AGE_EDGES_MS), "more", "sum")
+    counted |= {Metric(MetricName.FRAME_AGE_MS, edge): count for edge, count in zip(edges, message.ages, strict=False)}
+    for metric, amount in counted.items():
+        meter.add(message.camera, metric, amount)
+    if message.decoding is not None:
+        now = DecodeStatus(
+            message.decoding,
+            message.decoding_reason,
+            message.behind_s,
+            message.promised_fps,
+            message.examined_fps,
+            message.decoder,
+        )
+        meter.note(message.camera, now)

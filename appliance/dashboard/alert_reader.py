@@ -1,9 +1,8 @@
-"""Read, filter, count and review alerts for the API and the pages."""
+"""Read, filter and count alerts for the API and the pages."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
@@ -18,19 +17,12 @@ from appliance.dashboard.schemas import (
     AlertFull,
     AlertItem,
     ApiModel,
-    BulkDeletion,
-    BulkRestore,
-    BulkResult,
-    BulkReview,
-    NoteChange,
-    ReviewChange,
 )
 from appliance.store.alert_search import AlertQuery, ReviewFilter, VerdictFilter
 from appliance.store.alerts import AlertCounts, AlertCursor, AlertStore
 from appliance.store.database import Database
 from appliance.store.notices import NoticeRow, NoticeState, NoticeStore
 from appliance.store.paths import EVIDENCE, inside
-from appliance.store.review_writes import ReviewStore
 from appliance.store.rows import AlertDetail, AlertRow, EvidenceRow, Standing
 from appliance.types import Severity
 from appliance.web.dependencies import provided
@@ -212,7 +204,6 @@ class AlertReader:
     def __init__(
         self,
         alerts: AlertStore,
-        reviews: ReviewStore,
         notices: NoticeStore,
         root: Path,
         clock: Clock,
@@ -223,7 +214,6 @@ class AlertReader:
         self.undo_s = undo_s
         self._alerts = alerts
         self._notices = notices
-        self._reviews = reviews
         self._root = root
         self._clock = clock
 
@@ -268,50 +258,6 @@ class AlertReader:
         older = self._alerts.page(AlertCursor.after(row), 1, AlertQuery(cameras=mine))
         newer = self._alerts.newer_id(row, mine)
         return newer and _page_of(newer), _page_of(older[0].id) if older else None
-
-    def review(self, alert_id: str, change: ReviewChange) -> AlertItem:
-        """Write a person's review of an alert. Raises Problem when there is none."""
-        self._reviews.review(self._mine([alert_id]), change.review, self._clock.now(), visitor().name)
-        return AlertItem.of(self.detail(alert_id).alert)
-
-    def review_many(self, change: BulkReview) -> BulkResult:
-        """Write a person's review of several alerts, all at once; those of cameras that are not theirs are missing."""
-        found = self._reviews.review(self._mine(change.ids), change.review, self._clock.now(), visitor().name)
-        return self._result(change.ids, found)
-
-    def delete_many(self, change: BulkDeletion) -> BulkResult:
-        """Take alerts out of all lists; their evidence goes when that can no longer be taken back."""
-        found = self._reviews.delete(self._mine(change.ids), change.reason.strip(), self._clock.now(), visitor().name)
-        return self._result(change.ids, found)
-
-    def restore_many(self, change: BulkRestore) -> BulkResult:
-        """Take deletions back that are recent enough."""
-        now = self._clock.now()
-        found, refused = self._reviews.restore(self._mine(change.ids), now - self.undo_s, now, visitor().name)
-        return self._result(change.ids, found, refused)
-
-    def note(self, alert_id: str, change: NoteChange) -> AlertItem:
-        """Replace the note of an alert. Raises Problem when there is none."""
-        self._reviews.note(alert_id, change.note.strip(), self._clock.now(), visitor().name)
-        return AlertItem.of(self.detail(alert_id).alert)
-
-    def _mine(self, ids: Sequence[str]) -> Sequence[str]:
-        """Those of the cameras that the visitor may see, with the rest of their incidents."""
-        who, whole = visitor(), self._reviews.whole(ids)
-        return [each for each in whole if who.cameras is None or who.sees(self._alerts.camera_of(each) or "-")]
-
-    def escalated(self, alert_id: str, why: str) -> AlertItem:
-        """Note that a person had an alert escalated. Raises Problem when there is none."""
-        self._reviews.escalated(alert_id, why, self._clock.now(), visitor().name)
-        return AlertItem.of(self.detail(alert_id).alert)
-
-    def _result(self, wanted: Sequence[str], found: Sequence[str], refused: Sequence[str] = ()) -> BulkResult:
-        rows = [self.detail(each).alert for each in found if each in wanted]
-        return BulkResult(
-            alerts=[AlertItem.of(row) for row in rows],
-            missing=[each for each in dict.fromkeys(wanted) if each not in {*found, *refused}],
-            refused=[each for each in refused if each in wanted],
-        )
 
     def clip(self, alert_id: str) -> Path:
         """Return the file of an alert's clip. Raise Problem if there is none."""

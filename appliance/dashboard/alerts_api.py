@@ -10,6 +10,7 @@ from starlette.responses import FileResponse, Response
 
 from appliance.dashboard.access_rights import SAW_STILLS, tell_view
 from appliance.dashboard.alert_reader import PAGE_LENGTH, AlertWithNotices, Before, Filtered, Reader, why_not
+from appliance.dashboard.alert_reviewer import Reviewer
 from appliance.dashboard.deps import CoreProbes
 from appliance.dashboard.openapi import media
 from appliance.dashboard.recordings_api import kept_file
@@ -51,7 +52,11 @@ def one_alert(alerts: Reader, alert_id: str) -> AlertWithNotices:
 
 @router.post("/{alert_id}/escalate")
 def escalate_alert(
-    alerts: Reader, probes: Annotated[CoreProbes, Depends(provided(CoreProbes))], alert_id: str, change: NothingMore
+    alerts: Reader,
+    reviewer: Reviewer,
+    probes: Annotated[CoreProbes, Depends(provided(CoreProbes))],
+    alert_id: str,
+    change: NothingMore,
 ) -> AlertItem:
     """Ask the cloud about this alert, whatever the router thinks of it; privacy and budget hold. 409 says why not."""
     alerts.detail(alert_id)
@@ -60,7 +65,7 @@ def escalate_alert(
     answer = probes.escalate(alert_id)
     if not answer.accepted:
         raise Problem(409, f"It is not escalated: {answer.reason}.")
-    return alerts.escalated(alert_id, answer.reason)
+    return reviewer.escalated(alert_id, answer.reason)
 
 
 _TYPES = {"still.jpg": "image/jpeg", "clip.mp4": "video/mp4", "boxes.json": "application/json"}
@@ -88,34 +93,34 @@ def evidence_file(
 
 
 @router.post("/review")
-def review_alerts(alerts: Reader, change: BulkReview) -> BulkResult:
+def review_alerts(reviewer: Reviewer, change: BulkReview) -> BulkResult:
     """Review several alerts at once: all of them or, on an error, none. What does not exist is in `missing`."""
-    return alerts.review_many(change)
+    return reviewer.review_many(change)
 
 
 @router.post("/delete")
-def delete_alerts(alerts: Reader, change: BulkDeletion) -> BulkResult:
+def delete_alerts(reviewer: Reviewer, change: BulkDeletion) -> BulkResult:
     """Delete several alerts.
 
     No list shows them from now on, and after `storage.undo_delete_hours` their evidence is deleted from the disk. Until
     then `restore` takes it back.
     """
-    return alerts.delete_many(change)
+    return reviewer.delete_many(change)
 
 
 @router.post("/restore")
-def restore_alerts(alerts: Reader, change: BulkRestore) -> BulkResult:
+def restore_alerts(reviewer: Reviewer, change: BulkRestore) -> BulkResult:
     """Take back that alerts were deleted."""
-    return alerts.restore_many(change)
+    return reviewer.restore_many(change)
 
 
 @router.post("/{alert_id}/review")
-def review_alert(alerts: Reader, alert_id: str, change: ReviewChange) -> AlertItem:
+def review_alert(reviewer: Reviewer, alert_id: str, change: ReviewChange) -> AlertItem:
     """Say what you think of it: `reviewed`, `false_alarm`, or null to take it back."""
-    return alerts.review(alert_id, change)
+    return reviewer.review(alert_id, change)
 
 
 @router.post("/{alert_id}/note")
-def note_alert(alerts: Reader, alert_id: str, change: NoteChange) -> AlertItem:
+def note_alert(reviewer: Reviewer, alert_id: str, change: NoteChange) -> AlertItem:
     """Replace the note of an alert; an empty one removes it. It can be searched for."""
-    return alerts.note(alert_id, change)
+    return reviewer.note(alert_id, change)

@@ -15,6 +15,7 @@ from appliance.config import DashboardSections
 from appliance.dashboard.access_rights import CameraOf, ViewLog, may
 from appliance.dashboard.agreement_api import AgreementReader
 from appliance.dashboard.alert_reader import AlertCountCache, AlertReader
+from appliance.dashboard.alert_reviewer import AlertReviewer
 from appliance.dashboard.alerts_page import AlertPageView
 from appliance.dashboard.analyze_api import AnalyzeCallers, AnalyzeSettings, ImageAnalyzer
 from appliance.dashboard.backup_api import SiteBackups
@@ -151,14 +152,13 @@ class DashboardParts:
         storage = StorageReportCache(self._db, self._root, limits)
         self._configure_lasting(config, probes, limits)
         undo_s = config.storage.undo_delete_hours * 3600
-        alert_reader = AlertReader(
-            self._alerts, ReviewStore(self._db), NoticeStore(self._db), self._root, self._clock, undo_s=undo_s
-        )
+        alert_reader = AlertReader(self._alerts, NoticeStore(self._db), self._root, self._clock, undo_s=undo_s)
+        reviewer = AlertReviewer(alert_reader, self._alerts, ReviewStore(self._db), self._clock)
         headroom = HeadroomReader(cameras, self._meter, self._health_events, probes)
         readers = (health_reader, headroom, storage, self._cameras, self._meter)
         provide(
             app, self._db, StorageRoot(self._root), probes, *self._lasting, templates, storage, alert_reader,
-            health_reader, headroom, *self._money(config),
+            reviewer, health_reader, headroom, *self._money(config),
             *self._replays(config),
             self._analyzer(config, probes),
             CameraReader(self._cameras, self._segments, self._boxes, self._meter, cameras),

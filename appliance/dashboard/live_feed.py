@@ -1,7 +1,8 @@
-"""Live video for the dashboard: the segment that is being written, read as it grows, once for all viewers of a camera.
+"""Live video for the dashboard: reads the segment that is being written as it grows, once for all viewers of a camera.
 
-The ingest process writes the recording and knows of no viewer. A viewer is a position in a ring of fragments that all
-share; one that falls behind goes on at the newest key frame, so a slow or hostile one costs what waits in its socket.
+The ingest process writes the recording and knows of no viewer. `LiveFeed` reads one camera into a ring of fragments and
+boxes. `LiveViewer` has a position in each ring and makes the messages for one connection. A viewer that falls behind
+goes on at the newest key frame, so a slow or hostile one costs only what waits in its socket. `LiveHub` owns the feeds.
 """
 
 from __future__ import annotations
@@ -32,15 +33,15 @@ from appliance.web.visitor import VisitorSlots
 
 logger = logging.getLogger(__name__)
 
-POLL_S = 0.1  # between two looks at the end of a file
+POLL_S = 0.1  # between two checks whether a file has grown; one feed checks for all its viewers
 STORE_EVERY_S = 0.25  # between two questions for a newer file and for boxes
 BOXES_BACK_S = 4.0  # of those who join, and of those who write late
 BOXES_BEFORE_S = 1.0  # before the first picture: live_buffer.js shows a box so long after its frame (STALE_S)
 RING_BYTES_MAX = 32 * 1024 * 1024  # of a camera: 20 s of 12 Mbit/s
 PIECES_MAX = 1024  # fragments kept of a camera: 8 minutes of 0.5 s
-TURN_BYTES_MAX = 512 * 1024  # of a camera, before the next one's turn and the next question whether they still may
+TURN_BYTES_MAX = 512 * 1024  # of a camera, before the next camera's turn and the next check of the viewer's rights
 LAG_S_MAX = 4.0  # a viewer that is further behind goes on at the newest key frame
-VIEWERS_MAX = 32  # each reads a file twice a second
+VIEWERS_MAX = 32  # each may have a turn of each of its cameras waiting in its socket, 0.5 MB a camera
 VIEWERS_EACH_MAX = 8  # of one account or address
 _FULL, _OWN = "too many watch live; close some pages", "you watch live on too many pages; close some"
 PING_S = 5.0  # a page without video knows that the appliance lives
@@ -74,7 +75,7 @@ class _Piece:
 
 
 class Movement:
-    """Says when something last moved before a camera, by the boxes of its tracks.
+    """Finds out when something last moved in a camera's view, from the boxes of its tracks.
 
     State: where each of the latest tracks was when it had last moved by `MOVED_MIN`.
     """
@@ -130,7 +131,7 @@ class LiveFeed:
         self._bytes = 0
         self._keys: deque[int] = deque()  # numbers of the key frames in the ring
         self._reader: FragmentReader | None = None
-        self._path = self._instead_of = ""
+        self._path = self._instead_of = ""  # the file; the codec that it is shown in place of
         self._boxes_t: float | None = None
         self._movement = Movement()
         self._repeats = LogThrottle(logger, conversions.clock)
@@ -150,7 +151,7 @@ class LiveFeed:
 
     @property
     def note(self) -> dict[str, object]:
-        """Return what viewers are told of it besides pictures: see docs/dashboard.md."""
+        """Return the state of the feed that viewers get beside pictures: see docs/dashboard.md."""
         conversion, note = self.conversion, {"active": self.active, "problem": tell(self.problem)}
         if conversion is not None and conversion.is_running:
             share = None if conversion.share is None else round(conversion.share, 2)
@@ -159,7 +160,7 @@ class LiveFeed:
         return {**note, "instead": "second", "codec": self._instead_of} if self._instead_of else note
 
     async def run(self) -> None:
-        """Follow the camera until nobody watches; what is converted, some seconds longer."""
+        """Follow the camera until nobody watches. A conversion goes on for `LINGER_S` more."""
         asked_at = watched_at = float("-inf")
         try:
             while self.viewers or self._clock.monotonic() - watched_at < LINGER_S:
@@ -190,9 +191,9 @@ class LiveFeed:
         return await asyncio.to_thread(self.conversion.convert, found) if self.conversion is not None else found
 
     async def _ask_store(self) -> None:
-        looks = await asyncio.to_thread(self._new_boxes)
-        if looks:
-            self._keep(_Piece(None, looks))
+        boxes = await asyncio.to_thread(self._new_boxes)
+        if boxes:
+            self._keep(_Piece(None, boxes))
         now, before = self._clock.now(), (self.active, self.problem)
         self.active = now - self._movement.moved_t < ACTIVE_S
         if not self.viewers or any(viewer.wants_video(self) for viewer in self.viewers):
@@ -206,11 +207,11 @@ class LiveFeed:
             self._path = self._instead_of = ""
             if self.conversion is not None:
                 self.conversion.end_if_idle()
-        if looks or before != (self.active, self.problem):
+        if boxes or before != (self.active, self.problem):
             self._wake()
 
     async def _go_on_to(self, newest: LiveFile) -> None:
-        """To a newer file, once the one before it was read to its end."""
+        """Read the present file to its end, then open the newer one."""
         joins = self._reader is None
         if self._reader is not None:
             self._push(await self._read(self._reader.read))
@@ -229,7 +230,7 @@ class LiveFeed:
             self._boxes_t = fragments[0].t - BOXES_BEFORE_S
 
     def _new_boxes(self) -> bytes:
-        """In a thread: what was stored since the last call, as JSON; b'': nothing."""
+        """Return the boxes that were stored since the last call, as JSON; b'': none. Called in a thread."""
         now = self._clock.now()
         since = now - BOXES_BACK_S if self._boxes_t is None else self._boxes_t
         stored = self._boxes.span(self.camera, since, now + BOXES_BACK_S)
@@ -240,8 +241,8 @@ class LiveFeed:
         if not frames:
             return b""
         self._boxes_t = frames[-1].t
-        looks = [{"t": each.t, "objects": [asdict(found) for found in each.objects]} for each in frames]
-        return json.dumps(looks, separators=(",", ":")).encode()
+        boxes = [{"t": each.t, "objects": [asdict(found) for found in each.objects]} for each in frames]
+        return json.dumps(boxes, separators=(",", ":")).encode()
 
     def _push(self, fragments: Sequence[Fragment]) -> None:
         for fragment in fragments:
@@ -303,7 +304,7 @@ class LiveViewer:
         return feed.active or not self._only_active
 
     async def messages(self) -> AsyncIterator[bytes]:
-        """Until the visitor may not look any more, or the dashboard ends."""
+        """Yield messages until the visitor loses the right to watch, or the dashboard ends."""
         yield message(b"p", 0)
         while not self._hub.closed and (who := self._still()) is not None:
             self.wake.clear()
@@ -319,7 +320,7 @@ class LiveViewer:
                 yield message(b"p", 0)
 
     def _next(self, index: int, position: _Position) -> list[bytes]:
-        """Return what there is of one camera for this viewer now, about `TURN_BYTES_MAX`."""
+        """Return the next messages of one camera for this viewer, about `TURN_BYTES_MAX` in all."""
         feed, parts, size = position.feed, [], 0
         if (note := feed.note) != position.note:
             position.note = note
@@ -341,7 +342,7 @@ class LiveViewer:
         return parts
 
     def _catch_up(self, position: _Position, wants: bool) -> None:
-        """Move a viewer that begins, or is too late, to the newest key frame; count what is left out."""
+        """Move a viewer that begins, or is too late, to the newest key frame; count the fragments that it misses."""
         feed, key = position.feed, position.feed.newest_key
         if not wants:
             position.playing = False

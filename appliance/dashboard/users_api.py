@@ -55,7 +55,7 @@ class SessionItem(ApiModel):
 
 
 class TokenItem(ApiModel):
-    """A token of a program; scope: the role that it has."""
+    """A token of a program. scope: the role of the token, as the API calls it."""
 
     id: str
     name: str
@@ -106,9 +106,9 @@ def refusals(access: Access) -> Iterator[None]:
 
 
 def refuse_token(access: Access) -> None:
-    """Raise Problem if a token asks for what outlasts it.
+    """Raise Problem if the request comes with a token, because a token must not give rights that outlive it.
 
-    The site's own token may, as long as there are no users.
+    The site's own token may do so as long as there are no users: its visitor has no name.
     """
     who = visitor().name
     if who.startswith("token ") or (not who and access.has_users):
@@ -165,7 +165,7 @@ def list_users(access: AccessPart) -> list[UserItem]:
 def add_user(request: Request, access: AccessPart, cameras: Cameras, wanted: AddUser) -> list[UserItem]:
     """Add a user. Return all.
 
-    The first must be an admin; from then on everybody signs in. A token adds no admin.
+    The first must be an admin; from then on everybody signs in. A token cannot add an admin.
     """
     if wanted.role == "admin":
         refuse_token(access)
@@ -175,7 +175,7 @@ def add_user(request: Request, access: AccessPart, cameras: Cameras, wanted: Add
             password=hashed(wanted.password.get_secret_value()),
         )  # fmt: skip
         access.store.add(user)
-    request.state.about = user.name
+    request.state.about = user.name  # the access log names this user beside the request
     return users_of(access)
 
 
@@ -183,7 +183,7 @@ def add_user(request: Request, access: AccessPart, cameras: Cameras, wanted: Add
 def change_user(access: AccessPart, cameras: Cameras, user: str, change: ChangeUser) -> list[UserItem]:
     """Change a user's role, cameras or password, or whether they may sign in. Return all users.
 
-    For an admin, and when the new role is admin, a token may change nothing but the sign-in to no.
+    If the user is an admin or becomes one, a token may only forbid the sign-in.
     """
     if "admin" in (_known(access, user).role, change.role) and change.enabled is not False:
         refuse_token(access)
@@ -233,7 +233,7 @@ def list_tokens(access: AccessPart) -> list[TokenItem]:
 def add_token(request: Request, access: AccessPart, wanted: AddToken, response: Response) -> NewToken:
     """Make a token for a program. It is in this response and nowhere else.
 
-    From then on everybody signs in. A token makes none of an admin's scope.
+    From then on everybody signs in. A token cannot make a token with the scope `admin`.
     """
     if wanted.scope == "admin":
         refuse_token(access)

@@ -32,10 +32,11 @@ Shapes = tuple[tuple[int, ...], ...]
 class OpenvinoRuntime:
     """A network compiled for one device.
 
-    On the CPU it is compiled for any shape, and for the shapes that come most often by themselves. On a GPU or NPU,
-    which do not take open shapes well or at all, it is compiled for each shape that is run. On a CPU a batch of 2 or 4
-    frames takes 0.90 to 0.94 of their time one by one if it is compiled for that number (0.2 s and 5 MB for each
-    shape), and more than that if not: there are none.
+    On a CPU it is compiled once for any shape, and once more for each of up to `PREPARED_MAX` shapes that are prepared.
+    A GPU or NPU runs open shapes badly or not at all, so there it is compiled for each shape that is run.
+
+    A CPU gets no batches. Compiled for its size, a batch of 2 or 4 frames takes 0.90 to 0.94 of the time of single
+    frames. Each size would cost 0.2 s and 5 MB. Without a compiled model for its size a batch takes longer than that.
     """
 
     def __init__(
@@ -49,8 +50,8 @@ class OpenvinoRuntime:
     ) -> None:
         """Compile the network. Raise ModelError.
 
-        precision: of products; a network of integers stays one. cache: where what is compiled for a GPU or NPU is kept,
-        which takes seconds to a minute there; a CPU's takes 0.2 s and is not.
+        precision: in which the network multiplies; an INT8 network stays INT8. cache: folder for compiled models. Only
+        those for a GPU or NPU are kept, as compiling takes seconds to a minute there, on a CPU 0.2 s.
         """
         self._core = ov.Core()
         self._device = DEVICES[device]
@@ -75,11 +76,12 @@ class OpenvinoRuntime:
             raise ModelError(f"{path}: {VERSION} cannot run it on {self._device}: {_reason(error)}") from None
 
     def prepare(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
-        """Compile for these shapes alone, where that brings something and there is room. Any thread."""
+        """Compile for exactly these shapes, where that saves time and there is room. Any thread."""
         wanted = tuple(shapes[each.name] for each in self.inputs)
         if self._any_shape is not None and (not self._is_open() or len(self._compiled) >= PREPARED_MAX):
             return
-        with contextlib.suppress(RuntimeError):  # it says that its shape is free and is not: its first inference tells
+        # Some networks declare open sides and still take one shape only. `run` reports that; it must not end here.
+        with contextlib.suppress(RuntimeError):
             self._compile(wanted)
 
     def run(self, feed: Mapping[str, Array]) -> dict[str, Array]:
@@ -110,7 +112,7 @@ class OpenvinoRuntime:
         return any(not isinstance(side, int) for each in self.inputs for side in each.shape)
 
     def _compile(self, shapes: Shapes) -> ov.CompiledModel:
-        """Once for each. Raises RuntimeError."""
+        """Return the model compiled for these shapes; compile it only once. Raise RuntimeError."""
         with self._compiling:
             if shapes not in self._compiled:
                 model = self._model.clone()
@@ -128,7 +130,7 @@ class OpenvinoRuntime:
 
 
 def _options(device: str, precision: OwnPrecision, threads: int, cache: Path | None) -> dict[str, Any]:
-    """One answer as soon as possible: one stream of inferences, which on the CPU has all the threads."""
+    """Return options for low latency: one stream of inferences, which gets all threads on a CPU."""
     options: dict[str, Any] = {"INFERENCE_PRECISION_HINT": HINTS[precision], "PERFORMANCE_HINT": "LATENCY"}
     if device == "CPU":
         return options | {"NUM_STREAMS": 1, "INFERENCE_NUM_THREADS": threads}
@@ -171,6 +173,6 @@ def _metadata(model: ov.Model) -> dict[str, str]:
 
 
 def _reason(error: Exception) -> str:
-    """OpenVINO tells first where in its sources an exception came from, then what it is."""
+    """Return the first line of an OpenVINO error that is not the place in OpenVINO's own sources."""
     lines = [line for line in str(error).splitlines() if line.strip() and not line.startswith("Exception from")]
     return first_line(RuntimeError(lines[0])) if lines else first_line(error)

@@ -107,7 +107,7 @@ class RuleExplainer:
     def _fired(self, event: Event, held: set[str]) -> RuleOutcome:
         rule = next(each for each in self._camera.rules if each.name == event.rule)
         if event.id in held:
-            until = self._pipeline.policy.cooling_until(rule.name)
+            until = self._pipeline.policy.cooldowns.until(rule.name)
             outcome = replace(_outcome(rule, "cooldown", seconds=f"{rule.cooldown_s:g}"), until=until)
         else:
             outcome = _outcome(rule, "reported")

@@ -151,7 +151,7 @@ class SpanExplainer:
             self._extend(self._lives[self._session, track], frame.t, outcome.stage)
         held = {each.id for each in step.suppressed}
         for event in step.events:
-            until = self._pipeline.policy.cooling_until(event.rule) if event.id in held else None
+            until = self._pipeline.policy.cooldowns.until(event.rule) if event.id in held else None
             self.explanation.events.append(
                 ReportedEvent(event.t, event.rule, event.track, event.label, event.score, until)
             )

@@ -61,13 +61,13 @@ RING_FREE_BYTES_MIN = 8_000_000  # of a folder in memory: others may lie there, 
 
 
 _CAMERAS = TypeAdapter(dict[config.CameraName, config.CameraConfig])
-# A running camera takes new ones; of its network a NetworksCommand says more.
+# Changes of these keys do not restart a camera: the core applies them. A NetworksCommand brings a new network.
 _DECIDED_BY_THE_CORE = {"title", "rules", "zones", "lines", "privacy", "image_free", "model", "training"}
 
 
 @dataclass(frozen=True, slots=True)
 class _RunningCamera:
-    """A camera with all that was made for it. settings: as it was made."""
+    """A camera with all that was made for it. settings: its section of the site file when it was made."""
 
     settings: config.CameraConfig
     analysis: CameraAnalysis
@@ -78,7 +78,7 @@ class _RunningCamera:
 
 
 class IngestProcess:
-    """Owns the cameras, the detector's thread (`looks`) and the writer's thread (`channel`); `run()` is the main loop.
+    """Owns the cameras, the thread of the InferenceWorker (`looks`) and that of the channel; `run()` is the main loop.
 
     Invariant: a camera that fails, or a detector that fails, disturbs no other camera and no recording; nor does one
     that is added, changed or removed while they run.
@@ -98,9 +98,9 @@ class IngestProcess:
     ) -> None:
         """Make the cameras' parts; `run` starts them.
 
-        networks: that examine the cameras at first. load_recheck_detector: called with the first re-check; None: the
-        shared detector does it when idle. hardware: the hardware that may decode; None: software decodes. policy: the
-        policy by which this process is confined; None: it is not confined.
+        networks: those that examine the cameras at first. load_recheck_detector: called with the first re-check; None:
+        the shared detector re-checks when it is idle. hardware: the hardware that may decode; None: software decodes.
+        policy: the policy by which this process is confined; None: it is not confined.
         """
         cameras, self._health, self._storage = settings.cameras, settings.health, settings.storage
         self._networks = Networks(networks, load, self._emit)
@@ -114,7 +114,7 @@ class IngestProcess:
         self._wake_worker = threading.Event()
         self._finder = SocketFinder()
         self._trimmed_at = clock.monotonic()
-        self._shedding = self._shed = ShedLoadCommand()
+        self._shedding_asked = self._shedding_applied = ShedLoadCommand()
         clear_substreams(Path(self._storage.dir))
         self._live_memory = live_memory(Path(self._storage.dir))
         self._cameras = {name: self._make_camera(name, camera) for name, camera in cameras.items() if camera.enabled}
@@ -210,7 +210,7 @@ class IngestProcess:
         elif isinstance(command, ConfigureCommand):
             self.configure(command.cameras)
         elif isinstance(command, ShedLoadCommand):
-            self._shedding = command
+            self._shedding_asked = command
         elif isinstance(command, NetworksCommand):
             self._networks.submit(command)
         elif isinstance(command, SampleCommand):
@@ -281,8 +281,8 @@ class IngestProcess:
 
     def _apply_shedding(self) -> None:
         """Apply load shedding each second, so that a camera which is added meanwhile does no more than the others."""
-        shedding, before = self._shedding, self._shed
-        self._shed = shedding
+        shedding, before = self._shedding_asked, self._shedding_applied
+        self._shedding_applied = shedding
         work = WorkShare(shedding.fps_share, shedding.input_share)
         for camera in self._cameras.values():
             camera.analysis.set_work(work)
@@ -354,7 +354,7 @@ class IngestProcess:
 
     def _warnings(self) -> list[str]:
         dropped, shared = self._channel.dropped(), self._networks.table.shared
-        fixed = not (isinstance(shared, VariableInput) and shared.shape_step)
+        has_fixed_input = not (isinstance(shared, VariableInput) and shared.shape_step)
         texts = [
             *(camera.runner.warning for camera in self._cameras.values()),
             self._worker.warning,
@@ -362,7 +362,7 @@ class IngestProcess:
         ]
         for name, running in self._cameras.items():
             texts += self._unknown_labels(name, running.settings)
-        if self._shed.input_share < 1 and fixed:
+        if self._shedding_applied.input_share < 1 and has_fixed_input:
             texts.append("the network takes one size alone: the appliance is hot, and the resolution stays as it is")
         if dropped:
             texts.append(f"{dropped} frames of boxes were dropped because the core did not read")
@@ -384,7 +384,7 @@ class IngestProcess:
 
 
 def _ingest_settings(camera: config.CameraConfig) -> object:
-    """Return the part of a camera's section that this process reads: a change of the rest does not touch the camera."""
+    """Return the part of a camera's section whose change makes this process restart the camera."""
     return camera.model_dump(exclude=_DECIDED_BY_THE_CORE)
 
 

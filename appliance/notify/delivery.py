@@ -12,7 +12,6 @@ from functools import partial
 from hashlib import sha256
 from typing import Literal
 
-from appliance.base.backoff import Backoff
 from appliance.base.clock import Clock
 from appliance.base.errors import StoreUnavailable
 from appliance.base.telemetry import LogThrottle
@@ -20,21 +19,19 @@ from appliance.config import Target
 from appliance.notify.health_notices import HealthNotices, SystemStatus
 from appliance.notify.message import MessageBuilder, MessageSender, NotificationMessage, SendResult
 from appliance.notify.notice_policy import PRIVACY_FORBIDS, NoticeInput, decide_notice
+from appliance.notify.target_connection import TargetConnection
 from appliance.store.alerts import AlertStore
 from appliance.store.audit import AuditKind, AuditRow
 from appliance.store.health_events import HealthEventStore
-from appliance.store.meter import Meter, Metric, MetricName
+from appliance.store.meter import Meter
 from appliance.store.notices import ONE_INCIDENT, NewNotice, NoticeState, NoticeStore, OpenNotice, SentMessage
 from appliance.store.rows import AlertDetail
 from appliance.types import SEVERITIES, Alert
 
 POLL_S = 1.0  # a notice goes within a second of its alert
-BACKOFF_FIRST_S, BACKOFF_LAST_S = 2.0, 300.0  # a phone is told within minutes once the service is back
-AWAY_S_MAX = 25.0  # a target that is away, or has trouble of its own, comes back by itself
 UNSTORED_MAX = 50  # alerts that the full disk does not take, kept in memory for one target
 UNRECORDED_MAX = 1000  # messages that arrived and cannot be recorded yet
 STILL_WAIT_S = 6.0  # for which a message with a picture waits for the still of its alert
-LOCAL_BYTES = Metric(MetricName.NOTICE_LOCAL_BYTES)
 
 Outcome = Literal["told", "updated", "withdrawn", "quiet", "forbidden", "given_up"]
 """How a notice ended: the first message arrived, a later one did, or why none was sent."""
@@ -134,30 +131,25 @@ class NotifierDeps:
 class TargetSender:
     """Delivers the notices of one target.
 
-    Owner: the notifier's loop. State: since when each held notice is held, when to try again after a failure, and
-    messages that arrived and could not be recorded because the disk is full (at most UNRECORDED_MAX): none is sent
-    twice. Invariant: one message at a time. A delivery is recorded after it, so a kill in between means that the
-    message is sent again, with the same id.
+    Owner: the notifier's loop. State: since when each held notice is held, and messages that arrived and could not be
+    recorded because the disk is full (at most UNRECORDED_MAX): none is sent twice.
+    Invariant: one message at a time. A delivery is recorded after it, so a kill in between means that the message is
+    sent again, with the same id.
     """
 
     def __init__(self, name: str, target: Target, deps: NotifierDeps, sender: MessageSender) -> None:
         self.name = name
         self.target = target
         self._deps = deps
-        self._sender = sender
+        self._connection = TargetConnection(name, target, sender, deps.meter, deps.clock)
         self._clock = deps.clock
         self._health = HealthNotices(target, deps.health, deps.messages, partial(deps.armed, target), deps.clock)
-        self._backoff = Backoff(BACKOFF_FIRST_S, BACKOFF_LAST_S)
-        self._try_at = float("-inf")
         self._held_since: dict[str, float] = {}
         self._unrecorded: dict[str, SentMessage] = {}
         self._unstored: deque[UnstoredAlert] = deque(maxlen=UNSTORED_MAX)
         self._throttle = LogThrottle(logger, deps.clock)
         self._outcomes: Counter[Outcome] = Counter()
-        self._failing_since: float | None = None
-        self._error = ""
         self._waiting = 0
-        self._failures = 0
 
     @property
     def status(self) -> TargetStatus:
@@ -166,10 +158,10 @@ class TargetSender:
             name=self.name,
             kind=self.target.kind,
             host=self.target.host,
-            failing_since=self._failing_since,
-            error=self._error,
+            failing_since=self._connection.failing_since,
+            error=self._connection.error,
             waiting=self._waiting,
-            failures=self._failures,
+            failures=self._connection.failures,
             **{str(outcome): count for outcome, count in self._outcomes.items()},
         )
 
@@ -182,14 +174,14 @@ class TargetSender:
         self._outcomes[outcome] += 1
 
     async def close(self) -> None:
-        await self._sender.close()
+        await self._connection.close()
 
     async def run_once(self, stopping: Callable[[], bool] = lambda: False) -> float:
         """Send what is due, or less when the target fails. Returns after how many seconds at most to call again.
 
         Raises StoreError.
         """
-        if self._clock.monotonic() < self._try_at:
+        if self._connection.rests:
             return POLL_S
         while self._unstored and not stopping():
             alert = self._unstored.popleft()
@@ -252,35 +244,8 @@ class TargetSender:
             sent_standing=row.standing or None,
             sent_severity=row.severity or None,
             maybe_delivered=row.doubtful,
-            quiet_reason="" if row.messages else self._quiet_reason(item, now),
+            quiet_reason="" if row.messages else _quiet_reason(self._deps, self.name, self.target, item, now),
         )
-
-    def _quiet_reason(self, item: OpenNotice, now: float) -> str:
-        """Why the target is told nothing now: its profile, a snooze, its quiet hours, a repetition; or ''."""
-        quiet = self._deps.quiet_reason(self.name, item.row.camera, item.rules)
-        if not quiet and self._deps.in_quiet_hours(self.target, now) and item.severity not in self.target.urgent:
-            quiet = "not told: quiet hours"
-        quiet = quiet or (self._repeat_reason(item, now) if self.target.repeat_s else "")
-        return quiet or (self._incident_reason(item) if item.incident else "")
-
-    def _incident_reason(self, item: OpenNotice) -> str:
-        """Why a message about another alert of the same incident is enough, or ''."""
-        rank = SEVERITIES.index(item.severity)
-        for each in self._deps.notices.delivered_of_incident(self.name, item.incident, item.row.alert):
-            if each.severity and SEVERITIES.index(each.severity) >= rank:
-                return f"{ONE_INCIDENT}{each.camera}"
-        return ""
-
-    def _repeat_reason(self, item: OpenNotice, now: float) -> str:
-        """Why a message would be a repetition, or ''."""
-        rank = SEVERITIES.index(item.severity)
-        recent = self._deps.notices.delivered_since(self.name, item.row.camera, now - self.target.repeat_s)
-        known = {
-            rule for each in recent if each.severity and SEVERITIES.index(each.severity) >= rank for rule in each.rules
-        }
-        if not set(item.rules) <= known:
-            return ""
-        return f"not told again: {', '.join(item.rules)} was told less than {self.target.repeat_s:g} s before"
 
     async def _deliver(self, item: OpenNotice) -> bool:
         row, notices = item.row, self._deps.notices
@@ -290,10 +255,10 @@ class TargetSender:
             return False
         with contextlib.suppress(StoreUnavailable):  # the message is sent all the same, and recorded later
             notices.begin_attempt(row)
-        result = await self._send(message)
+        result = await self._connection.send(message)
         if result.ok:
             self.count("updated" if row.messages else "told")
-            self._unrecorded[row.id] = self._sent_message(message, result)
+            self._unrecorded[row.id] = _sent_message(self.name, self.target, message, result, self._clock.now())
             self._record(row.id, item)
         elif result.refused:
             self._end(item, "given_up", result.error)
@@ -329,20 +294,15 @@ class TargetSender:
         notice = self._health.due()
         if notice is None:
             return False
-        result = await self._send(notice.message)
+        result = await self._connection.send(notice.message)
         if result.ok or result.refused:
             self._health.delivered(notice)
         if result.ok and not self.target.local:
             state = "over" if notice.message.over else "lasts"
             why = f"told {self.name}; health event {notice.event.id}: {notice.event.kind}, {state}"
-            self._audit_health(self._audit_row(notice.message.camera, "notice", result.payload, why))
+            row = _audit_row(self._clock.now(), notice.message.camera, "notice", result.payload, why)
+            _audit_health(self._deps.notices, self.name, row)
         return result.ok or result.refused
-
-    def _audit_health(self, row: AuditRow) -> None:
-        try:
-            self._deps.notices.record_left(row)
-        except StoreUnavailable as error:  # it has left, and must not be sent twice
-            logger.warning("%s was told, which cannot be recorded: %s (%s)", self.name, row.why, error)
 
     async def _deliver_unstored(self, alert: UnstoredAlert) -> bool:
         """Send the message of an alert that is not stored; return False if the target does not take it now."""
@@ -351,42 +311,14 @@ class TargetSender:
         if self._deps.quiet_reason(self.name, alert.alert.camera, alert.alert.rules):
             return True
         message = self._deps.messages.unstored(alert.notice.id, alert.alert, alert.why)
-        result = await self._send(message)
+        result = await self._connection.send(message)
         if result.ok:
             self.count("told")
             if len(self._unrecorded) < UNRECORDED_MAX:
-                self._unrecorded[alert.notice.id] = self._sent_message(message, result)
+                self._unrecorded[alert.notice.id] = _sent_message(
+                    self.name, self.target, message, result, self._clock.now()
+                )
         return result.ok or result.refused
-
-    async def _send(self, message: NotificationMessage) -> SendResult:
-        result = await self._sender.send(message)
-        self._count_bytes(message.camera, result.sent)
-        if result.ok:
-            self._succeeded()
-        elif not result.refused:
-            self._failed(result)
-        return result
-
-    def _sent_message(self, message: NotificationMessage, result: SendResult) -> SentMessage:
-        now = self._clock.now()
-        what = f"alert {message.alert}: {', '.join(message.finding.rules)}, {message.finding.standing}"
-        audit = self._audit_row(message.camera, "notice", result.payload, f"told {self.name}; {what}")
-        shown = f"shown to {self.name}; still of alert {message.alert}"
-        image = self._audit_row(message.camera, "frame", message.image, shown)
-        return SentMessage(
-            standing=message.finding.standing,
-            severity=message.severity,
-            rules=message.finding.rules,
-            t=now,
-            audit=None if self.target.local else audit,
-            audit_image=None if self.target.local or not message.image else image,
-        )
-
-    def _audit_row(self, camera: str, kind: AuditKind, sent: bytes, why: str) -> AuditRow:
-        digest = sha256(sent).hexdigest()
-        return AuditRow(
-            t=self._clock.now(), camera=camera, escalation="", kind=kind, bytes=len(sent), sha256=digest, why=why
-        )
 
     def _record(self, notice: str, item: OpenNotice) -> None:
         """Write down what arrived, as soon as the disk takes it."""
@@ -408,27 +340,61 @@ class TargetSender:
             logger.info("%s gets no message of alert %s: %s", self.name, item.row.alert, reason)
             self.count(state)
 
-    def _count_bytes(self, camera: str, sent: int) -> None:
-        add = self._deps.meter.add
-        if self.target.local:
-            add(camera, LOCAL_BYTES, sent)
-            return
-        add(camera, Metric(MetricName.UPLINK_BYTES), sent)
-        add(camera, Metric(MetricName.UPLINK_BYTES, "notice"), sent)
 
-    def _succeeded(self) -> None:
-        if self._failing_since is not None:
-            logger.info("%s takes messages again", self.name)
-        self._backoff.reset()
-        self._failing_since, self._error = None, ""
+def _quiet_reason(deps: NotifierDeps, name: str, target: Target, item: OpenNotice, now: float) -> str:
+    """Why the target is told nothing now: its profile, a snooze, its quiet hours, a repetition; or ''."""
+    quiet = deps.quiet_reason(name, item.row.camera, item.rules)
+    if not quiet and deps.in_quiet_hours(target, now) and item.severity not in target.urgent:
+        quiet = "not told: quiet hours"
+    quiet = quiet or (_repeat_reason(deps.notices, name, target, item, now) if target.repeat_s else "")
+    return quiet or (_incident_reason(deps.notices, name, item) if item.incident else "")
 
-    def _failed(self, result: SendResult) -> None:
-        wait_s = self._backoff.next_s()
-        if result.status is None or result.status >= 500:
-            wait_s = min(wait_s, AWAY_S_MAX)
-        wait_s = max(wait_s, result.after_s or 0.0)
-        self._try_at = self._clock.monotonic() + wait_s
-        self._throttle.report(f"a message to {self.name} failed: {result.error}")
-        self._failing_since = self._clock.now() if self._failing_since is None else self._failing_since
-        self._error = result.error
-        self._failures += 1
+
+def _incident_reason(notices: NoticeStore, name: str, item: OpenNotice) -> str:
+    """Why a message about another alert of the same incident is enough, or ''."""
+    rank = SEVERITIES.index(item.severity)
+    for each in notices.delivered_of_incident(name, item.incident, item.row.alert):
+        if each.severity and SEVERITIES.index(each.severity) >= rank:
+            return f"{ONE_INCIDENT}{each.camera}"
+    return ""
+
+
+def _repeat_reason(notices: NoticeStore, name: str, target: Target, item: OpenNotice, now: float) -> str:
+    """Why a message would be a repetition, or ''."""
+    rank = SEVERITIES.index(item.severity)
+    recent = notices.delivered_since(name, item.row.camera, now - target.repeat_s)
+    known = {
+        rule for each in recent if each.severity and SEVERITIES.index(each.severity) >= rank for rule in each.rules
+    }
+    if not set(item.rules) <= known:
+        return ""
+    return f"not told again: {', '.join(item.rules)} was told less than {target.repeat_s:g} s before"
+
+
+def _audit_health(notices: NoticeStore, name: str, row: AuditRow) -> None:
+    try:
+        notices.record_left(row)
+    except StoreUnavailable as error:  # it has left, and must not be sent twice
+        logger.warning("%s was told, which cannot be recorded: %s (%s)", name, row.why, error)
+
+
+def _sent_message(
+    name: str, target: Target, message: NotificationMessage, result: SendResult, now: float
+) -> SentMessage:
+    what = f"alert {message.alert}: {', '.join(message.finding.rules)}, {message.finding.standing}"
+    audit = _audit_row(now, message.camera, "notice", result.payload, f"told {name}; {what}")
+    shown = f"shown to {name}; still of alert {message.alert}"
+    image = _audit_row(now, message.camera, "frame", message.image, shown)
+    return SentMessage(
+        standing=message.finding.standing,
+        severity=message.severity,
+        rules=message.finding.rules,
+        t=now,
+        audit=None if target.local else audit,
+        audit_image=None if target.local or not message.image else image,
+    )
+
+
+def _audit_row(now: float, camera: str, kind: AuditKind, sent: bytes, why: str) -> AuditRow:
+    digest = sha256(sent).hexdigest()
+    return AuditRow(t=now, camera=camera, escalation="", kind=kind, bytes=len(sent), sha256=digest, why=why)

@@ -1,4 +1,8 @@
-"""Compares two replay logs: settings, first moment that differs, tracks, events, alerts, escalations and bytes."""
+"""Compares two replay logs: settings, first moment that differs, tracks, events, alerts, escalations and bytes.
+
+`replay_diff_match` pairs the tracks, events, alerts and verdicts of one camera; this module compares the rest and puts
+the result together. An examined frame is a `FrameBoxes` line; the stored results call it a look.
+"""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ CONFIDENCE = 0.95  # two-sided, as the documents state
 _HALVINGS = 40  # 2^-40 is below what a float shows of a share
 
 Weights = tuple[float, float, float, float, float]
-"""Of one, the score's log odds, the binary logarithm of the detections, the way moved, the spread of the scores."""
+"""By input: one, the score's log odds, the detections' binary logarithm, the way moved, the scores' spread."""
 
 # The belief before anything was learnt: set by hand, from what trackers and detectors are like, on no footage. A
 # score means odds, a track that is seen again and again and that moves is more often real than one that flickers on

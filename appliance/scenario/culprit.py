@@ -23,7 +23,7 @@ CulpritName = Literal[
     "footage", "gate", "network", "detector", "label", "tracker", "score", "size", "ignored", "company", "at_start",
     "rule", "place", "cooldown", "verdict", "expectation", "earlier", "unknown",
 ]  # fmt: skip
-"""Who kept a missed event from being reported. `network`: it lacks the class; `label`: it took the object for another;
+"""Cause of a missed event. `network`: it lacks the class; `label`: it took the object for another;
 `company`: others stood so near that more proof was wanted; `expectation`: the event came and fills another entry;
 `earlier`: it came for this track before the expected time, and a rule reports a stay once."""
 

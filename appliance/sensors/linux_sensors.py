@@ -14,7 +14,7 @@ MICRO = 1e-6  # J in a microjoule
 TOTALS = ("VDD_IN", "POM_5V_IN", "SYS_VIN_5V0")
 """Rails through which all of the module's power comes; of Orin Nano and NX, of Nano and of Xavier NX."""
 INSIDE_ANOTHER = ("VDDQ_VDD2_1V8AO",)
-"""Of AGX Orin: fed by VIN_SYS_5V0, which is measured, too."""
+"""Rails that another measured one feeds; on AGX Orin it is VIN_SYS_5V0."""
 CHANNELS = (1, 2, 3)  # of an ina3221
 
 

@@ -1,9 +1,10 @@
 """Changes the site file key by key: comments, order and layout of everything else stay as the person wrote them.
 
 The file is the one truth. A change is made in its text, checked as a whole file, shown as a difference, and only then
-written, atomically. It may not name variables, programs, folders, keys or files: whoever takes over an admin's browser
-must not get the service's environment, nor run a program on the appliance with it. A person who may write to the
-appliance can still make such a change in the site file.
+written, atomically. Whoever takes over an admin's browser must not read the service's environment or run a program on
+the appliance. So a change by key may not bring in a variable (`check_variables`), and no change may touch a key that
+names a program, a folder, a key or a file (`FILE_KEYS`, `check_file_keys`). A person who may write to the appliance's
+disk can still make such a change in the file by hand.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ class SiteFileChanged(PreconditionError):
 
 
 class SiteEditor:
-    """Reads, proposes and writes the site file at `path`. For one thread at a time."""
+    """Reads the site file at `path`, proposes changes and writes them. For one thread at a time."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -91,18 +92,19 @@ class SiteEditor:
     ) -> SiteProposal:
         """Return what the file would be after `changes`, one after the other. base: the digest that they were made for.
 
-        secrets: that are to be kept beside the file with them. Raises SiteFileChanged, and ConfigError for a text that
-        is no valid site file, or for a key that is not changed from here.
+        secrets: values to keep beside the file, named by the changes. Raises SiteFileChanged. Raises ConfigError if the
+        result is not a valid site file, or if a key or variable may only be changed by hand.
         """
         before = self._read_unchecked(base)
         text = edit(before, changes)
-        check_variables(before, text, secrets or ())  # before anything is expanded, and so may stand in an error
+        check_variables(before, text, secrets or ())  # first, since later errors may show expanded values
         return self.propose_text(text, base, secrets)
 
     def propose_text(self, text: str, base: str, secrets: Mapping[str, str] | None = None) -> SiteProposal:
-        """Return the proposal to replace the whole text: an edit in the browser or an older version.
+        """Return the proposal to replace the whole text by one that was in force before. Raises as `propose`.
 
-        Raises as `propose`.
+        The text must not come from a request: its variables are not checked. A kept version may name variables, because
+        `propose` has checked it, or a person wrote it by hand or restored it from a backup (SECURITY.md).
         """
         before = self._read_unchecked(base)
         old, after = checked_text(before, self.path), checked_text(text, self.path, secrets)
@@ -110,7 +112,7 @@ class SiteEditor:
         return SiteProposal(old, after, difference(before, text))
 
     def write(self, proposal: SiteProposal) -> None:
-        """Put it in place, whole or not at all. Raises SiteFileChanged, DiskWriteError."""
+        """Write the proposed text to the file, whole or not at all. Raises SiteFileChanged, DiskWriteError."""
         self._read_unchecked(proposal.before.digest)
         replace_text(self.path, proposal.after.text)
 
@@ -146,12 +148,13 @@ def digest_of(text: str) -> str:
 
 
 def difference(before: str, after: str, other: str = "") -> str:
-    """Return the unified difference of two texts with secrets as `***`; a secret that changed is a line that did.
+    """Return the unified difference of two texts with secrets as `***`. A line whose secret changed counts as changed.
 
-    other: a text whose secrets may stand in them, too: one of them that is no YAML does not show its own.
+    other: a further text whose secrets are hidden; the secrets of a text that is not valid YAML cannot be found in it.
     """
 
     def lines(text: str) -> list[str]:
+        # Compare with the secret, show without it: the written line follows \0 and is cut off below.
         shown = site_text_without_secrets(text).splitlines()
         return [f"{each}\0{written}" for each, written in zip(shown, text.splitlines(), strict=True)]
 
@@ -186,7 +189,7 @@ def write_secret(site_file: Path, name: str, value: str) -> None:
 
 
 def file_keys(config: SiteConfig) -> dict[str, tuple[str, Any]]:
-    """Return what each of FILE_KEYS names and its value (None: nothing), by its dotted key, if the settings have it."""
+    """Return the keys of FILE_KEYS that the settings have: by dotted key, what it names and its value (None: unset)."""
     found = dict(leaves(config.model_dump(exclude={"cameras"})))
     found.pop(SERVED_MODEL, None)
     found |= {f"cameras.{name}.model": camera.model for name, camera in config.cameras.items() if camera.model}
@@ -212,7 +215,7 @@ def check_variables(before: str, after: str, kept: Collection[str] = ()) -> None
 
 
 def check_file_keys(before: SiteConfig, after: SiteConfig) -> None:
-    """Raise ConfigError if `after` differs in a key that stays in the site file."""
+    """Raise ConfigError if `after` changes a key of FILE_KEYS, unless to something that is installed here."""
     held = file_keys(before)
     problems = [
         f"{key}: {_absent(key, value)}it names {names}: change it in the site file by hand, and take the edit on the "
@@ -225,7 +228,7 @@ def check_file_keys(before: SiteConfig, after: SiteConfig) -> None:
 
 
 def _absent(key: str, value: Any) -> str:
-    """Return the start of an error for a plain name that is no network here, so that a typing error is shown as one."""
+    """Return the start of an error about an unknown network; '' for a path, which is no typing error."""
     is_name = key.endswith(".model") and isinstance(value, str) and "/" not in value and not value.endswith(".onnx")
     return f"there is no model `{value}`; " if is_name else ""
 

@@ -199,7 +199,7 @@ class CameraMeter:
     detect_received: int = 0
     """Bytes of `received` that came as a second stream to detect on; 0 where there is one stream."""
     decoder: str = "software"
-    """What decodes now, `software` or a kind of hardware; '': nothing does."""
+    """Decoder in use: `software` or a kind of hardware; '': none."""
     decoder_failures: int = 0
     """Failures of the hardware decoder."""
 
@@ -356,4 +356,4 @@ IngestMessage = (
     | SampledFrame
 )
 Command = RebaselineCommand | RecheckCommand | ConfigureCommand | ShedLoadCommand | NetworksCommand | SampleCommand
-"""What the core says to the ingest process."""
+"""Messages from the core to the ingest process."""

@@ -13,7 +13,7 @@ CameraStateName = Literal["connecting", "live", "stalled", "lost", "ended"]
 Decision = Literal["confirmed", "rejected", "unsure", "rechecked"]
 """`rechecked`: a detector found the object again, which confirms nothing."""
 JudgeKind = Literal["vlm", "person", "detector", "simulated", "unknown"]
-"""Who gave a verdict: a vision-language model, a person, a detector, a stand-in of a test or a replay, or unknown."""
+"""Source of a verdict: a vision-language model, a person, a detector, a stand-in of a test or a replay, or unknown."""
 JUDGE_KINDS: tuple[JudgeKind, ...] = ("vlm", "person", "detector", "simulated", "unknown")
 CONFIRMING_KINDS: tuple[JudgeKind, ...] = ("vlm", "person", "simulated")
 TEACHING_KINDS: tuple[JudgeKind, ...] = ("vlm", "person")
@@ -23,7 +23,7 @@ SendTiming = Literal["now", "later", "never"]
 Tier = Literal["edge", "cloud"]
 """Which of the two answers about an alert: the appliance, or the cloud that it asks."""
 EdgeAnswer = Literal["", "sure", "doubtful", "between"]
-"""What the appliance itself says of an alert: it is real, it hardly ever is, or it cannot tell; '': nobody asked it."""
+"""The appliance's own answer about an alert: real, hardly ever real, or it cannot tell; '': it was not asked."""
 AuditSide = Literal["", "sure", "doubtful"]
 EvidenceStep = Literal["facts", "crops", "frames", "clip"]
 EVIDENCE_STEPS: tuple[EvidenceStep, ...] = ("facts", "crops", "frames", "clip")

@@ -6,51 +6,40 @@ import asyncio
 import base64
 import json
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import httpx
 import numpy as np
-from pydantic import ValidationError
 
 from appliance.base.clock import Clock
-from appliance.base.errors import EngineError, EngineUnavailable, redact
+from appliance.base.errors import EngineError
 from appliance.types import JudgeKind
-from appliance.wire import AUDIT, NO_REASON, REASON_FOLLOWS, TRACEPARENT, Escalation, FoundBox, FrameSupport, Need
+from appliance.wire import AUDIT, NO_REASON, REASON_FOLLOWS, FoundBox, Need
 from cloud_worker.config import OpenAiEngine
-from cloud_worker.engines.chat_completion import ChatStream, Choice, Completion, read_completion, read_first_word
-from cloud_worker.images import ShownImage, encode_jpeg, select_images
+from cloud_worker.engines.chat_completion import ChatStream, read_completion, read_first_word
+from cloud_worker.engines.chat_endpoint import ChatEndpoint, complaint
+from cloud_worker.engines.vlm_answer import AskedCase, read_boxes, read_reason
+from cloud_worker.images import encode_jpeg, select_images
 from cloud_worker.judge import JudgeCase, Opinion
 from cloud_worker.prompt import (
     ANSWER_SCHEMAS,
     ONE_WORD,
     PROMPT_VERSION,
     AnswerOrder,
-    BoxesAnswer,
-    ObjectBox,
-    ReasonAnswer,
     VlmAnswer,
     alert_facts,
     asked_labels,
     boxes_format,
     boxes_request,
-    parse_answer,
-    parse_decision,
     prompt_version,
     reason_request,
     response_format,
     rule_prompt,
     system_text,
-    wanted_language,
 )
 
-FOREIGN_SHARE_MAX = 0.2  # of the letters outside ASCII: names and accents may be, whole words of another script not
-ANSWER_BYTES_MAX = 256 * 1024  # ours is under 2 kB; what is longer is a fault
-CONNECT_S_MAX = 5.0  # lost SYNs are repeated after 1 and 3 s; the answer has a limit of its own
 TOP_LOGPROBS = 20  # as many as vLLM and llama.cpp give; the three words and their spellings are among the first
-RETRY_AFTER_S_MAX = 300.0  # a server that names more is asked again all the same
-_AWAY = frozenset({401, 403, 404, 408, 429, 502, 503, 504})
 
 logger = logging.getLogger(__name__)
 
@@ -70,15 +59,7 @@ class OpenAiVlm:
     def __init__(self, settings: OpenAiEngine, clock: Clock, transport: httpx.AsyncBaseTransport | None = None) -> None:
         self._settings = settings
         self._clock = clock
-        key = settings.api_key.get_secret_value() if settings.api_key else ""
-        self._http = httpx.AsyncClient(
-            # An encoding would be undone before its length is known: a bomb of a kilobyte becomes gigabytes.
-            headers={"Accept-Encoding": "identity", **({"Authorization": f"Bearer {key}"} if key else {})},
-            timeout=httpx.Timeout(settings.timeout_s, connect=min(CONNECT_S_MAX, settings.timeout_s)),
-            follow_redirects=False,
-            trust_env=False,
-            transport=transport,
-        )
+        self._endpoint = ChatEndpoint(settings, transport)
 
     @property
     def model(self) -> str:
@@ -133,22 +114,22 @@ class OpenAiVlm:
         order = settings.answer_order_by_rule.get(case.escalation.rule, settings.answer_order)
         if case.escalation.kind == AUDIT:  # nobody waits for it, and boxes may follow
             order = "reason_first"
-        request = _AskedCase(found.shown, preprocess_s, case.escalation, case.traceparent, order)
+        request = AskedCase(found.shown, preprocess_s, case.escalation, case.traceparent, order)
         if order == "one_token":
             return await self._ask_one_token(request), found.more
         if order == "decision_first":
             return await self._ask_streamed(request), found.more
-        status, body = await self._post(self._request(request), trace=request.traceparent)
-        return self._opinion(status, body, request), found.more
+        status, body = await self._endpoint.post(self._request(request), trace=request.traceparent)
+        return request.opinion(status, body), found.more
 
     async def _located(self, case: JudgeCase, opinion: Opinion) -> Opinion:
         """Return the opinion with the boxes of what was missed; without any where the model does not say."""
         side, labels = self._settings.second_side_max, asked_labels(case.escalation)
         found = await asyncio.to_thread(select_images, case.files, 1, side, side, decoder=case.decoder)
-        asked = _AskedCase(found.shown, 0.0, case.escalation, case.traceparent, "one_token")
+        asked = AskedCase(found.shown, 0.0, case.escalation, case.traceparent, "one_token")
         try:
             request = self._request(asked, boxes_request(labels), boxes_format(labels))
-            status, body = await self._post(request, trace=asked.traceparent)
+            status, body = await self._endpoint.post(request, trace=asked.traceparent)
         except EngineError as error:
             logger.info("%s: nobody said where it is: %s", case.escalation.id, error)
             return opinion
@@ -162,34 +143,34 @@ class OpenAiVlm:
         sums = {name: getattr(opinion, name) + count for name, count in counts.items()}
         return replace(opinion, support=support, **sums)
 
-    async def _ask_one_token(self, asked: _AskedCase) -> Opinion:
+    async def _ask_one_token(self, asked: AskedCase) -> Opinion:
         """Return the opinion by the chances of one token; `rest` then brings the reason, asked for by itself.
 
         Raise as `judge`. An `unsure` has no rest: more evidence, or a second look, follows.
         """
-        status, body = await self._post(self._request(asked, ONE_WORD), trace=asked.traceparent)
+        status, body = await self._endpoint.post(self._request(asked, ONE_WORD), trace=asked.traceparent)
         if status != 200:
-            return self._opinion(status, body, asked)
+            return asked.opinion(status, body)
         completion = read_completion(body)
         counts = completion.tokens() if completion is not None else {}
         found = read_first_word(completion)
         if isinstance(found, str):
-            return self._unusable(found, asked, counts)
+            return asked.unusable(found, counts)
         reason = REASON_FOLLOWS if found.decision != "unsure" else f"The model was not sure: {found}."
         answer = VlmAnswer(pictures=[], reason=reason, decision=found.decision, confidence=found.confidence)
-        opinion = replace(self._believed(answer, asked), **counts)
+        opinion = replace(asked.believed(answer), **counts)
         if opinion.decision == "unsure":
             return opinion
         rest = asyncio.create_task(self._reason(answer, opinion, asked), name="reason of a decision")
         return replace(opinion, rest=rest)
 
-    async def _reason(self, early: VlmAnswer, first: Opinion, asked: _AskedCase) -> Opinion:
+    async def _reason(self, early: VlmAnswer, first: Opinion, asked: AskedCase) -> Opinion:
         """Return the opinion with its reason, by a second request that shares all before its last line."""
         counts = {"tokens_in": 0, "tokens_out": 0, "tokens_cached": 0}
         given: VlmAnswer | str
         try:
             request = self._request(asked, reason_request(early.decision))
-            status, body = await self._post(request, trace=asked.traceparent)
+            status, body = await self._endpoint.post(request, trace=asked.traceparent)
             completion = read_completion(body) if status == 200 else None
             counts = counts if completion is None else completion.tokens()
             given = read_reason(completion, len(asked.shown), asked.escalation.language, early)
@@ -199,22 +180,22 @@ class OpenAiVlm:
             logger.info("%s: the reason of a decision did not come: %s", asked.escalation.id, given)
             given = early.model_copy(update={"reason": NO_REASON})
         sums = {name: getattr(first, name) + count for name, count in counts.items()}
-        return replace(self._believed(given, asked), **sums)
+        return replace(asked.believed(given), **sums)
 
-    async def _ask_streamed(self, asked: _AskedCase) -> Opinion:
+    async def _ask_streamed(self, asked: AskedCase) -> Opinion:
         """Return the opinion once its decision is known; `rest` then brings the reason. Raise as `judge`.
 
         An `unsure` is never early: more evidence, or a second look, may follow from the whole answer.
         """
-        stream = ChatStream(lambda text: self._early(text, asked))
+        stream = ChatStream(asked.early)
         whole = asyncio.create_task(
-            self._post(self._request(asked), stream.feed, asked.traceparent), name="streamed answer"
+            self._endpoint.post(self._request(asked), stream.feed, asked.traceparent), name="streamed answer"
         )
         decided = asyncio.create_task(stream.decided.wait())
         try:
             await asyncio.wait({whole, decided}, return_when=asyncio.FIRST_COMPLETED)
             if whole.done() or stream.decision is None:
-                return self._opinion(*await whole, asked)
+                return asked.opinion(*await whole)
         except BaseException:
             whole.cancel()
             raise
@@ -223,24 +204,18 @@ class OpenAiVlm:
         early = stream.decision
         rest = asyncio.create_task(self._rest(whole, early, asked), name="reason of an answer")
         rest.add_done_callback(lambda _: whole.cancel())  # also where it was cancelled before it began
-        return replace(self._believed(early, asked), rest=rest)
+        return replace(asked.believed(early), rest=rest)
 
-    async def _rest(self, whole: asyncio.Task[tuple[int, bytes]], early: VlmAnswer, asked: _AskedCase) -> Opinion:
+    async def _rest(self, whole: asyncio.Task[tuple[int, bytes]], early: VlmAnswer, asked: AskedCase) -> Opinion:
         """Return the whole opinion; what was decided stays, whatever comes after it."""
         try:
-            opinion = self._opinion(*await whole, asked)
+            opinion = asked.opinion(*await whole)
         except EngineError as error:
             logger.info("%s: the reason of a decision did not come: %s", asked.escalation.id, error)
             opinion = Opinion(decision="unsure", reason="")
         counts: dict[str, Any] = {name: getattr(opinion, name) for name in ("tokens_in", "tokens_out", "tokens_cached")}
         reason = opinion.reason if opinion.decision == early.decision else NO_REASON
-        return replace(self._believed(early, asked), reason=reason, **counts)
-
-    def _early(self, text: str, asked: _AskedCase) -> VlmAnswer | None:
-        answer = parse_decision(text)
-        if answer is None or answer.decision == "unsure":
-            return None
-        return None if _contradiction(answer, len(asked.shown), asked.escalation.language) else answer
+        return replace(asked.believed(early), reason=reason, **counts)
 
     async def check(self) -> str:
         """Ask a trial escalation with as many images as are allowed, as a limit of the server would show only then."""
@@ -248,25 +223,22 @@ class OpenAiVlm:
         content = [_image(blank) for _ in range(self._settings.images_max)]
         order = self._settings.answer_order
         request = self._body([*content, {"type": "text", "text": "A trial: answer unsure."}], order)
-        status, body = await self._post(request)
+        where = self._endpoint.where
+        status, body = await self._endpoint.post(request)
         if status != 200:
-            raise EngineError(f"{self._where}: {_complaint(status, body)}")
+            raise EngineError(f"{where}: {complaint(status, body)}")
         if "one_token" in {order, *self._settings.answer_order_by_rule.values()}:
             trial = [{"type": "text", "text": f"A trial.{ONE_WORD}"}]
-            _, body = await self._post(self._body(trial, "one_token", one_word=True))
+            _, body = await self._endpoint.post(self._body(trial, "one_token", one_word=True))
             found = read_completion(body)
             if found is None or not found.choices or found.choices[0].logprobs is None:
-                raise EngineError(f"{self._where}: it gives no logprobs, which answer_order one_token is made of")
-        return f"the model {self.model} at {self._where} answers, with {self._settings.images_max} pictures"
+                raise EngineError(f"{where}: it gives no logprobs, which answer_order one_token is made of")
+        return f"the model {self.model} at {where} answers, with {self._settings.images_max} pictures"
 
     async def close(self) -> None:
-        await self._http.aclose()
+        await self._endpoint.close()
 
-    @property
-    def _where(self) -> str:
-        return redact(self._settings.url)
-
-    def _request(self, asked: _AskedCase, last: str = "", form: dict[str, Any] | None = None) -> bytes:
+    def _request(self, asked: AskedCase, last: str = "", form: dict[str, Any] | None = None) -> bytes:
         """Write the request: first the bytes that all escalations share, then the rule's, and the case itself last.
 
         last: what is asked for after the case, where that is not always the same; form: of the answer, likewise.
@@ -299,213 +271,6 @@ class OpenAiVlm:
             request["priority"] = self._settings.reason_priority
         return json.dumps(request).encode()
 
-    async def _post(
-        self, request: bytes, feed: Callable[[bytes], None] = lambda part: None, trace: str = ""
-    ) -> tuple[int, bytes]:
-        """Return (status, body) of an answer that is about the escalation; `feed` gets its parts as they come."""
-        try:
-            response, body = await asyncio.wait_for(self._exchange(request, feed, trace), self._settings.timeout_s)
-        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-            raise EngineUnavailable(f"{self._where}: the model server cannot be reached ({_cause(error)})") from None
-        except (httpx.TimeoutException, asyncio.TimeoutError):
-            raise EngineError(f"{self._where}: no answer within {self._settings.timeout_s:g} s") from None
-        except httpx.HTTPError as error:
-            raise EngineError(f"{self._where}: the connection broke ({_cause(error)})") from None
-        if response.status_code in _AWAY:
-            complaint = _complaint(response.status_code, body)
-            raise EngineUnavailable(f"{self._where}: {complaint}", _retry_after(response))
-        if response.status_code >= 500:
-            raise EngineError(f"{self._where}: {_complaint(response.status_code, body)}")
-        return response.status_code, body
-
-    async def _exchange(
-        self, request: bytes, feed: Callable[[bytes], None], trace: str
-    ) -> tuple[httpx.Response, bytes]:
-        url, headers = f"{self._settings.url}/chat/completions", {"Content-Type": "application/json"}
-        if trace:
-            headers[TRACEPARENT] = trace
-        async with self._http.stream("POST", url, content=request, headers=headers) as response:
-            if response.headers.get("content-encoding", "identity") != "identity":
-                raise EngineError(f"{self._where}: the answer is compressed, which was not asked for")
-            body = bytearray()
-            async for part in response.aiter_raw():
-                body += part
-                if response.status_code == 200:
-                    feed(part)
-                if len(body) > ANSWER_BYTES_MAX:
-                    raise EngineError(f"{self._where}: an answer of over {ANSWER_BYTES_MAX} bytes was cut off")
-            return response, bytes(body)
-
-    def _opinion(self, status: int, body: bytes, asked: _AskedCase) -> Opinion:
-        if status != 200:
-            return self._unusable(_complaint(status, body), asked, {})
-        completion = read_completion(body)
-        if completion is None:
-            return self._unusable("its server's reply is not a chat completion", asked, {})
-        counts = completion.tokens()
-        answer = read_answer(completion, len(asked.shown), asked.escalation.language, order=asked.order)
-        if isinstance(answer, str):
-            return self._unusable(answer, asked, counts)
-        return replace(self._believed(answer, asked), **counts)
-
-    def _unusable(self, why: str, asked: _AskedCase, counts: dict[str, Any]) -> Opinion:
-        reason = f"The model gave no usable answer: {why}."
-        words: dict[str, Any] = {
-            "prompt": prompt_version(asked.escalation),
-            "answer_schema": ANSWER_SCHEMAS[asked.order],
-        }
-        return Opinion(decision="unsure", reason=reason, preprocess_s=asked.preprocess_s, **words, **counts)
-
-    def _believed(self, answer: VlmAnswer, asked: _AskedCase) -> Opinion:
-        supports = {each.picture: each.supports for each in answer.pictures}
-        return Opinion(
-            decision=answer.decision,
-            reason=answer.reason,
-            confidence=answer.confidence,
-            support=tuple(
-                FrameSupport(media=each.source.ref.id, t=each.t, supports=supports[n])
-                for n, each in enumerate(asked.shown, 1)
-                if n in supports
-            ),
-            preprocess_s=asked.preprocess_s,
-            more=answer.decision == "unsure",
-            prompt=prompt_version(asked.escalation),
-            answer_schema=ANSWER_SCHEMAS[asked.order],
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class _AskedCase:
-    """The images that the model is shown, what it took to make them, the escalation, its trace, the answer's order."""
-
-    shown: Sequence[ShownImage]
-    preprocess_s: float
-    escalation: Escalation
-    traceparent: str = ""
-    order: AnswerOrder = "reason_first"
-
-
-def read_answer(
-    completion: Completion, images: int, language: str = "en", *, order: AnswerOrder = "reason_first"
-) -> VlmAnswer | str:
-    """Return the answer, or the reason why it cannot be believed. `language`: in which the reason was wanted."""
-    if not completion.choices:
-        return "an empty reply"
-    choice = completion.choices[0]
-    if choice.message.tool_calls:
-        return "it called a tool instead of answering"
-    if choice.finish_reason != "stop":
-        return _unfinished(choice)
-    text = (choice.message.content or "").strip()
-    if not text:
-        return "an empty answer" + (" (a refusal)" if choice.message.refusal else "")
-    try:
-        answer = parse_answer(text, order)
-    except ValidationError as error:
-        return _not_valid(text, error)
-    return _contradiction(answer, images, language) or answer
-
-
-def read_reason(completion: Completion | None, images: int, language: str, early: VlmAnswer) -> VlmAnswer | str:
-    """Return the reason that was asked for after a decision, or why it cannot be believed."""
-    if completion is None or not completion.choices:
-        return "an empty reply"
-    choice = completion.choices[0]
-    if choice.finish_reason != "stop":
-        return _unfinished(choice)
-    try:
-        given = ReasonAnswer.model_validate_json(choice.message.content or "")
-    except ValidationError as error:
-        return _not_valid(choice.message.content or "", error)
-    answer = given.of(early.decision, early.confidence)
-    return _contradiction(answer, images, language) or answer
-
-
-def read_boxes(completion: Completion | None, labels: Sequence[str]) -> list[ObjectBox]:
-    """Return the boxes of an answer to `boxes_request` that have an area and a label that was asked for."""
-    if completion is None or not completion.choices or completion.choices[0].finish_reason != "stop":
-        return []
-    try:
-        given = BoxesAnswer.model_validate_json(completion.choices[0].message.content or "")
-    except ValidationError:
-        return []
-    has_area = [each for each in given.objects if each.box[0] < each.box[2] and each.box[1] < each.box[3]]
-    return [each for each in has_area if each.label in labels]
-
-
-def _unfinished(choice: Choice) -> str:
-    text = choice.message.content or ""
-    if choice.finish_reason == "length":
-        blanks = len(text) - len("".join(text.split()))
-        return "it filled its answer with blanks" if blanks * 2 > len(text) > 0 else "it was cut off at the token limit"
-    return f"it stopped early ({str(choice.finish_reason)[:40]})"
-
-
-def _not_valid(text: str, error: ValidationError) -> str:
-    if text.startswith("```"):
-        return "the answer is wrapped in Markdown"
-    if not text.startswith("{"):
-        return "prose instead of JSON"
-    first = error.errors(include_url=False, include_input=False)[0]
-    if first["type"] == "json_invalid":
-        return "the JSON is broken or cut off"
-    return f"`{'.'.join(map(str, first['loc'])) or 'answer'}` is wrong: {first['msg'][:120]}"
-
-
-def _contradiction(answer: VlmAnswer, images: int, language: str) -> str:
-    """Return why a well-formed answer is still not believed; an empty text when it is believed.
-
-    A text that a person holds into the camera gets further than this check only when it also turns the answer to every
-    single image.
-    """
-    numbers = [each.picture for each in answer.pictures]
-    if len(set(numbers)) != len(numbers) or any(number > images for number in numbers):
-        return f"it speaks of pictures it was not shown ({images} were)"
-    if answer.decision == "confirmed" and not any(each.supports == "yes" for each in answer.pictures):
-        return "it confirms, and says of no picture that it supports the claim"
-    if answer.decision == "rejected":
-        support = {each.supports for each in answer.pictures}
-        if "yes" in support:
-            return "it rejects, and says of a picture that it supports the claim"
-        if "no" not in support:
-            return "it rejects, and says of no picture that it speaks against the claim"
-    if wanted_language(language) != "English":
-        return ""
-    letters = [char for char in answer.reason if char.isalpha()]
-    if sum(not char.isascii() for char in letters) > FOREIGN_SHARE_MAX * len(letters):
-        return "the reason is not in English"
-    return ""
-
 
 def _image(data: bytes) -> dict[str, Any]:
     return {"type": "image_url", "image_url": {"url": "data:image/jpeg;base64," + base64.b64encode(data).decode()}}
-
-
-def _complaint(status: int, body: bytes) -> str:
-    """Return the server's answer in one sentence, with the remedy for the statuses that need a person."""
-    try:
-        found = json.loads(body)
-        message = found["error"]["message"] if "error" in found else found.get("message", found.get("detail", ""))
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        message = ""
-    detail = f": {' '.join(str(message).split())[:160]}" if message else ""
-    remedy = {
-        401: "the model server refuses the key (engine.api_key)",
-        403: "the model server refuses the key (engine.api_key)",
-        404: "the model server does not know the model or the path (engine.model, engine.url)",
-        429: "the model server is overloaded",
-    }.get(status, f"the model server answered {status}")
-    return remedy + detail
-
-
-def _retry_after(response: httpx.Response) -> float | None:
-    """Return the seconds of a Retry-After header; its other form, a date, is not used by model servers."""
-    try:
-        seconds = float(response.headers.get("retry-after", ""))
-    except ValueError:
-        return None
-    return min(seconds, RETRY_AFTER_S_MAX) if seconds >= 0 else None
-
-
-def _cause(error: Exception) -> str:
-    return str(error)[:120] or type(error).__name__

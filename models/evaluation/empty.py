@@ -67,7 +67,7 @@ REAL = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pass:
-    """What networks said on one scene or sequence. stays: false persons that stayed for STAYS_LOOKS looks."""
+    """Answers of networks on one scene or sequence. stays: false persons that stayed for STAYS_LOOKS looks."""
 
     kind: str
     name: str

@@ -211,7 +211,7 @@ def _once(boxes: Floats, scores: Floats) -> tuple[Floats, Floats]:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What one network did on the whole set; mistaken: animals taken for a person, of how many, by animal."""
+    """Figures of one network on the whole set; mistaken: animals taken for a person, of how many, by animal."""
 
     figures: list[Figure]
     heights: dict[str, tuple[HeightFigures, ...]]

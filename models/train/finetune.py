@@ -256,7 +256,7 @@ def fit(head: Head, rows: Rows, epochs: int, seed: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What a network makes of the answered boxes of some pictures: how many, and of how many it is sure."""
+    """Answered boxes of some pictures that a network rejects or still reports."""
 
     rejected: int
     still_reported: int

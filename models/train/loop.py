@@ -67,7 +67,7 @@ class Days:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What both networks reported on the same days.
+    """Reports of both networks on the same days.
 
     false_before, false_after: clips in which something that is no person was reported. visits: people in a clip that
     the network before reported; lost: of them those that the other did not; found: those that only the other reported.

@@ -29,8 +29,10 @@ from playwright.sync_api import Browser, Page, expect
 pytestmark = pytest.mark.browser
 
 # Of a stage: the number in the video's picture, how old it is, and where the leftmost box over it begins, in pictures.
-LOOK = """([selector, bits]) => {
+# It looks when a picture comes, after the page has drawn that picture's boxes: a busy page draws them late.
+LOOK = """async ([selector, bits]) => {
   const stage = document.querySelector(selector), video = stage.querySelector("video");
+  await new Promise((drawn) => video.requestVideoFrameCallback(drawn));
   const behind = Date.now() / 1000 - video.currentTime;
   const copy = document.createElement("canvas");
   [copy.width, copy.height] = [video.videoWidth, video.videoHeight];
@@ -106,9 +108,10 @@ def test_a_camera_plays_close_to_now_with_its_boxes(live: LiveHouse, capsys: pyt
     assert settled[len(settled) // 2] < 1.5 * PATIENCE
     steps = [(b["n"] - a["n"]) % 400 - 20 * (b["t"] - a["t"]) for a, b in itertools.pairwise(looks)]
     assert all(abs(each) < 6 for each in steps), "what is seen moves as the camera's clock does"
-    boxed = [each for each in looks if each["box"] >= 0 and each["n"] > 20]
+    boxed = [each for each in looks if each["box"] >= 0 and 20 < each["n"] < 380]  # the film begins again after 400
     assert len(boxed) >= 3
-    assert all(abs(each["box"] - each["n"]) < 12 for each in boxed), "boxes are those of the picture, within 0.6 s"
+    off = [each["box"] - each["n"] for each in boxed]
+    assert max(map(abs, off)) < 12, f"boxes are those of the picture, within 0.6 s: {off}"
     shot(page, "live-camera")
 
 

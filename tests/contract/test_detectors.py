@@ -58,6 +58,7 @@ HEFS: dict[str, Callable[[Path], Path]] = {
     "nms-by-score-nv12": lambda path: hailo_files.nms(path, THINGS, order=hailo_files.BY_SCORE, nv12=True),
 }
 OWN = ["vedette-nano", "vedette-nano-int8"]
+SAME_HEADS = {"deimv2-atto", "nanodet-m"}  # as deimv2-femto and picodet-s, and fewer operators
 # A head reads what a runtime answers, whichever that is (test_network_runtimes.py asks those): with every network the
 # recorded one, with the others a network of integers, one of two inputs and of bfloat16.
 WAYS = {
@@ -73,6 +74,8 @@ def of_each_runtime() -> Iterator[object]:
     for way, names in WAYS.items():
         for name in names:
             marks = [pytest.mark.shared] if name in FILES else []
+            if name in SAME_HEADS:
+                marks.append(pytest.mark.slow)
             yield pytest.param((way, name), id=f"{way}-{name}", marks=marks)
     for name in HEFS:  # compiled for one device alone, which is a fake
         yield pytest.param(("hailo", name), id=f"hailo-{name}")

@@ -36,7 +36,7 @@ class House(CameraRig):
 
     def __init__(self, root: Path, urls: dict[str, str]) -> None:
         cameras = {
-            name: config.CameraConfig(url=url, stall_timeout_s=2.0, connect_timeout_s=2.0) for name, url in urls.items()
+            name: config.CameraConfig(url=url, stall_timeout_s=4.0, connect_timeout_s=4.0) for name, url in urls.items()
         }
         super().__init__(root, cameras, tick_s=0.3)
 

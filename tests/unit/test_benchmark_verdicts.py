@@ -18,7 +18,8 @@ from benchmarks.verdicts.load_generator import EVIDENCE, TimedAnswer, cases, fla
 from benchmarks.verdicts.model_sizes import SIZES, Special
 from cloud_worker.config import OpenAiEngine
 from cloud_worker.engines.chat_completion import Completion
-from cloud_worker.engines.openai_vlm import OpenAiVlm, read_answer
+from cloud_worker.engines.openai_vlm import OpenAiVlm
+from cloud_worker.engines.vlm_answer import read_answer
 from cloud_worker.judge import Judge, JudgeCase, Opinion
 from cloud_worker.prompt import SYSTEM, AnswerOrder
 
@@ -36,7 +37,7 @@ def request_of(name: str) -> bytes:
         sent.append(request)
         return 200, json.dumps(completion(evidence.count, 10, 10)).encode()
 
-    engine._post = post  # type: ignore[method-assign]
+    engine._endpoint.post = post  # type: ignore[method-assign]
     asyncio.run(engine.judge(cases(name)[0]))
     return sent[0]
 

@@ -32,6 +32,17 @@ FILES = sorted(DOCKER.glob("*.Dockerfile"))
 APPLIANCES = [path for path in FILES if path.stem != "worker"]
 BOXES = {"appliance": "cpu", "intel": "cpu", "nvidia": "nvidia", "jetson": "jetson", "pi": "pi"}
 
+# Devices that detection, decoding and sensors open; the HEVC decoder of a Pi has other numbers on each system.
+DEVICES: dict[str, set[str]] = {
+    "appliance": set(), "nvidia": set(), "jetson": set(), "intel": {"/dev/dri"},
+    "pi": {"/dev/hailo0", "/dev/vcio", "/dev/dma_heap", "${HEVC_VIDEO", "${HEVC_MEDIA"},
+}  # fmt: skip
+# Packages that decode.hardware needs in the image (docs/decode.md); NVDEC comes with PyAV and the runtime.
+DECODES_BY: dict[str, set[str]] = {
+    "appliance": set(), "nvidia": set(), "jetson": {"ffmpeg"}, "pi": {"ffmpeg"},
+    "intel": {"ffmpeg", "intel-media-va-driver", "libmfx-gen1.2", "libvpl2"},
+}  # fmt: skip
+
 
 def instructions(path: Path) -> list[tuple[str, str]]:
     lines = [line for line in path.read_text().splitlines() if line.strip() and not line.startswith("#")]
@@ -175,10 +186,11 @@ def test_the_appliance_of_each_box_runs_its_image_and_may_do_nothing_else(name: 
     assert set(volumes) == {"/var/lib/vedette", "/etc/vedette"}
     assert set(volumes.values()) == set(yaml.safe_load((COMPOSE / f"{name}.yaml").read_text())["volumes"])
     assert service["ports"] == ["8080:8080"]
-    has = {"appliance": "", "intel": "/dev/dri", "pi": "/dev/hailo0", "nvidia": "nvidia", "jetson": "nvidia"}[name]
-    given = str([service.get("devices"), service.get("deploy"), service.get("runtime")])
-    assert has in given
-    assert has or not re.search(r"dev|nvidia", given)
+    assert {each.partition(":")[0] for each in service.get("devices", [])} == DEVICES[name]
+    assert all(each.partition(":")[0] == each.rpartition(":")[2] or "${" in each for each in service.get("devices", []))
+    assert ("nvidia" in str([service.get("deploy"), service.get("runtime")])) == (name in {"nvidia", "jetson"})
+    packages = {word for kind, rest in instructions(built) if kind == "RUN" for word in rest.split()}
+    assert packages >= DECODES_BY[name]
 
 
 def test_the_hub_joins_a_broker_a_worker_and_one_model_server(monkeypatch: pytest.MonkeyPatch) -> None:

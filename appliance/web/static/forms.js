@@ -1,5 +1,12 @@
 // @ts-check
-// Forms that are one request: each field under its name; what holds JSON is parsed, or merged into the request.
+// Sends a form as one JSON request and shows the result. A template marks its forms and fields for this:
+// form: data-post is the URL (a form without it is left alone), data-method the HTTP method (POST if absent).
+// field: its name is the key of the request. data-json: its value is JSON and is parsed. data-merge: its value (or the
+//   attribute's) is a JSON object whose keys join the request; of buttons only the one that was pressed does.
+//   data-name: its value is appended to the URL.
+// button: data-sure is a question that the first press shows instead of sending; the second press sends.
+// result: an <output> in the form shows the message. A form without one closes its <details>, loads the page again, and
+//   replaces #arming and all [data-swap]. An error is shown in .wrong, or on the page's status light if there is none.
 import { by, light, post, reload, say, swap } from "./page.js";
 import { t } from "./texts.js";
 const value = field =>
@@ -22,7 +29,7 @@ document.addEventListener("submit", async event => {
 	event.preventDefault();
 	const button = event.submitter;
 	if (button.dataset.sure && !button.dataset.armed) {
-		button.dataset.armed = button.textContent; // asked once more
+		button.dataset.armed = button.textContent; // the label that comes back when something else is pressed
 		button.textContent = button.dataset.sure;
 		return;
 	}
