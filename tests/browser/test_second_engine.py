@@ -11,7 +11,7 @@ from appliance import config
 from appliance.base.clock import SystemClock
 from tests.servers.rtsp import FaultyRtspServer
 from tests.support.camera_rig import CameraRig
-from tests.support.dashboard_site import Site, config_of, running
+from tests.support.dashboard_site import Site, config_of, furnished, running
 from tests.support.firefox import Firefox, firefox_program
 from tests.support.live_stream import KeptBySite
 from tests.support.scripted_sources import clip
@@ -106,3 +106,28 @@ def test_the_timeline_plays_over_the_end_of_a_file(engine: TwoEngines) -> None:
         page.until("document.querySelector('.stage .note').textContent.startsWith('This browser cannot play this')")
         return
     page.until("[...document.querySelectorAll('.stage video')].some(video => !video.paused && video.currentTime > 0.3)")
+
+
+PAGES = (
+    "/", "/live", "/timeline", "/cameras", "/cameras/new", "/cameras/gate", "/cameras/gate/edit",
+    "/cameras/gate/settings", "/cameras/gate/timeline", "/cameras/gate/trials", "/cameras/dock/why",
+    "/alerts/open-gate", "/savings", "/scenarios", "/proofs", "/agreement", "/storage", "/models", "/notify", "/settings",
+    "/settings/storage", "/users", "/access", "/account", "/system",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def furnished_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with furnished(tmp_path_factory.mktemp("furnished"), {}) as url:
+        yield url
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", PAGES)
+def test_every_page_opens_without_a_word_in_the_console(engine: TwoEngines, furnished_url: str, path: str) -> None:
+    page = engine.firefox
+    page.open("about:blank")  # Firefox reports what the page before still waited for
+    page.faults.clear()
+    page.open(furnished_url + path)
+    page.until("document.readyState === 'complete' && document.querySelector('h1')?.offsetHeight > 0")
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
