@@ -246,6 +246,10 @@ class RecordingCuts:
             self._kept.keep(key, made, made.path, made.clip.written.bytes)
         return made
 
+    def expect(self) -> None:
+        """Prepare for a stretch that may be asked for soon. Any thread."""
+        self._reader.begin()
+
     def codec(self, camera: str) -> str:
         """Return the codec of what is recorded last; '': nothing is. Any thread."""
         newest = self._segments.latest(camera)

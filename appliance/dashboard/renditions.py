@@ -71,8 +71,9 @@ class Renditions:
         self.seconds = 0.0
 
     def expect(self, camera: str) -> None:
-        """Prepare for a page of this camera: where its recording may be converted, start the child now. Any thread."""
+        """Prepare for a page of this camera: where it may be converted, start the children now. Any thread."""
         if self._cuts.codec(camera) not in ("", "h264"):
+            self._cuts.expect()
             self._reader.begin()
 
     def kept(self, key: Hashable) -> Rendition | None:

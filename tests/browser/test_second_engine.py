@@ -111,8 +111,8 @@ def test_the_timeline_plays_over_the_end_of_a_file(engine: TwoEngines) -> None:
 PAGES = (
     "/", "/live", "/timeline", "/cameras", "/cameras/new", "/cameras/gate", "/cameras/gate/edit",
     "/cameras/gate/settings", "/cameras/gate/timeline", "/cameras/gate/trials", "/cameras/dock/why",
-    "/alerts/open-gate", "/savings", "/scenarios", "/proofs", "/agreement", "/storage", "/models", "/notify", "/settings",
-    "/settings/storage", "/users", "/access", "/account", "/system",
+    "/alerts/open-gate", "/savings", "/scenarios", "/proofs", "/agreement", "/storage", "/models", "/notify",
+    "/settings", "/settings/storage", "/users", "/access", "/account", "/system",
 )  # fmt: skip
 
 

@@ -217,7 +217,7 @@ def test_the_first_picture_of_h265_comes_soon(
     film = numbered_footage.encoded_footage(0, 90, fps=15, gop=30, size=(1920, 1080), codec="libx265")
     site.segments.put(numbered_footage.record(site.root, film, t0, camera="gate"))
     readers = [SandboxedReader(site.root) for _ in range(3)]
-    converter = readers[2]._sandbox
+    cutter, converter = readers[1]._sandbox, readers[2]._sandbox
     app = create_app(site.stored, site.config.for_dashboard(), probes=site.probes(), media=MediaReaders(*readers))
     with contextlib.ExitStack() as last, running(WebServer(app, "127.0.0.1", 0)) as url:
         for each in readers:
@@ -225,11 +225,11 @@ def test_the_first_picture_of_h265_comes_soon(
         page = browser.new_page()
         page.goto(f"{url}/cameras/gate/timeline?t={t0 + 2.5:.1f}")
         picture_is_of(page, t0 + 2.5)
-        until(lambda: converter.starts == 1, what="the child starts with the page")
+        until(lambda: cutter.starts == converter.starts == 1, what="the children start with the page")
         first_s = page.evaluate(FIRST_PICTURE)
         expect(page.locator(".stage .converted")).to_be_visible()
         length_s = page.evaluate("[...document.querySelectorAll('video')].find(v => v.videoWidth).duration")
-        assert converter.starts == 1
+        assert cutter.starts == converter.starts == 1
         page.close()
     site.close()
     assert length_s < 2.0 + 2.0 + 0.2, "two seconds, from the key frame before"
