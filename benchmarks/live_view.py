@@ -141,9 +141,9 @@ class Noted:
     waits: list[float] = field(default_factory=list)
 
 
-async def view(port: int, until: float, noted: Noted, query: str) -> int:
-    """One viewer; the bytes that it got."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+async def view(port: int, until: float, noted: Noted, query: str, number: int) -> int:
+    """One viewer; the bytes that it got. One address may have eight, so each has its own on the loopback."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(f"127.0.0.{number + 2}", 0))
     writer.write(f"GET /api/v1/live?camera=gate{query} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
     got, began, waits, tail = 0, time.monotonic(), True, b""
     while time.monotonic() < until:
@@ -168,7 +168,7 @@ async def watch(port: int, viewers: int, seconds: float, query: str) -> tuple[li
     until = time.monotonic() + seconds
     if not viewers:
         await asyncio.sleep(seconds)
-    return list(await asyncio.gather(*(view(port, until, noted, query) for _ in range(viewers)))), noted
+    return list(await asyncio.gather(*(view(port, until, noted, query, n) for n in range(viewers)))), noted
 
 
 def converting_s(port: int) -> float:

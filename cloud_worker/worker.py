@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Callable
 from typing import Any
 
 from nats.aio.client import Client
@@ -28,6 +29,7 @@ from cloud_worker.worker_status import PoolAnnouncer, StatusServer
 
 logger = logging.getLogger(__name__)
 
+SETUP_S_MAX = 2.0  # to answer for a stream or consumer; a cluster that elects a leader does not, and is asked again
 PULL_PAUSE_S = 1.0  # after a pull that the broker refused; the sweep comes as often
 ARCHIVE_DRAIN_S = 10.0  # uploads may finish for so long after the last verdict; a pod's grace period holds it
 LEAVE_S = 5.0  # kept of the notice of a spot machine, to give back what is not finished and to end
@@ -125,8 +127,7 @@ class Worker:
         try:
             while not self._stop.is_set():
                 try:
-                    await until_set(self._stop, self.run_once(), *keepers)
-                    backoff.reset()
+                    await until_set(self._stop, self.run_once(backoff.reset), *keepers)
                 except UplinkError as error:
                     self._throttle.report(error)
                     await until_set(self._stop, asyncio.sleep(backoff.next_s()), *keepers)
@@ -138,19 +139,23 @@ class Worker:
             await asyncio.to_thread(self._archive.close, ARCHIVE_DRAIN_S if self._stop.is_set() else 0.0)
             logger.info("ended: %s", self.counts)
 
-    async def run_once(self) -> None:
-        """Serve one connection. Raise UplinkError when it is lost or the broker refuses."""
+    async def run_once(self, serves: Callable[[], None] = lambda: None) -> None:
+        """Serve one connection. Raise UplinkError when it is lost or the broker refuses.
+
+        serves: called once the streams are there, so that the next loss begins with a short pause.
+        """
         client = await self._link.client()
-        jetstream = client.jetstream(timeout=PUBLISH_S_MAX)
-        for difference in await stream_setup.ensure_streams(jetstream, self._streams):
+        setup, jetstream = client.jetstream(timeout=SETUP_S_MAX), client.jetstream(timeout=PUBLISH_S_MAX)
+        for difference in await stream_setup.ensure_streams(setup, self._streams):
             self._report_once(difference)
+        serves()
         self._consumers.clear()
         with broker_errors("the escalations cannot be listened to"):
             announcements = await client.subscribe(
                 stream_setup.ESCALATION_SUBJECTS, cb=self._backlog.on_message, pending_bytes_limit=2**20
             )
         lost = self._link.while_up(asyncio.Event().wait())
-        work = (lost, self._backlog.run(jetstream), self._dispatch(client, jetstream), self._announcer.run(client))
+        work = (lost, self._backlog.run(jetstream), self._dispatch(client, setup), self._announcer.run(client))
         tasks: list[asyncio.Task[Any]] = [asyncio.create_task(each) for each in work]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -13,9 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from appliance.base.backoff import Backoff
 from appliance.base.broker_config import BrokerAddress
 from appliance.base.clock import Clock
 
+SERVER_PAUSE_S = 0.1  # before the next server of a cluster, which was not tried yet
 FAILBACK_S_MAX = 6 * 3600.0  # doubled up to here: a region that flaps is tried four times a day
 
 
@@ -57,6 +59,16 @@ class BrokerChoice:
     def probe_every_s(self) -> float:
         """The pause between two looks at a better region: it is seen some times before it is trusted."""
         return min(30.0, self._failback_first_s / 4)
+
+    def pause_s(self, backoff: Backoff) -> float:
+        """Return the pause before the next attempt; the backoff is between two attempts at one server.
+
+        It keeps the link neither from the region's other servers, nor from another region for longer than failover_s.
+        """
+        if self._tried % len(self._regions[self.region]):
+            return SERVER_PAUSE_S
+        limit_s = max(SERVER_PAUSE_S, self._failover_s) if self.has_other_region else float("inf")
+        return min(backoff.next_s(), limit_s)
 
     def connected(self) -> None:
         """Note that there is a connection. The region stays away if that does not last."""

@@ -86,15 +86,18 @@ class NatsLink:
         inbox: str = "_INBOX",
         choice: BrokerChoice | None = None,
         serves: Callable[[Client], Awaitable[None]] | None = None,
+        drain: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """inbox: prefix of the subjects for replies; one of its own lets the broker keep others from listening.
 
         choice: which of several brokers; None: in order, without a pause. serves: raises UplinkError where a broker
-        answers and is of no use; None: that it answers is enough.
+        answers and is of no use; None: that it answers is enough. drain: returns when a region that serves may be left
+        for a better one, which has to be soon.
         """
         self._brokers = address
         self._choice = choice or BrokerChoice(address.addresses, 0.0, FAILBACK_S, clock)
         self._serves = serves
+        self._drain = drain
         self._address = self._chosen()
         self._inbox = inbox
         self._name = name
@@ -121,7 +124,7 @@ class NatsLink:
                 self._next_broker()
             if self._clock.monotonic() - started > _HEALTHY_AFTER_S:
                 self._backoff.reset()
-            await asyncio.sleep(self._backoff.next_s())
+            await asyncio.sleep(self._choice.pause_s(self._backoff))
 
     async def run_once(self) -> None:
         """One connection, from opening it to its loss. Raises UplinkError with the reason."""
@@ -166,6 +169,9 @@ class NatsLink:
                 if each.region not in answered and await self._answers(each):
                     answered.append(each.region)
             if self._choice.probed(answered):
+                self._leaving = "returns"  # also when the connection is lost meanwhile
+                if self._drain is not None:
+                    await self._drain()
                 self._leave(connection, f"back to the region {self._choice.region}", "returns")
                 return
 

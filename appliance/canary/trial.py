@@ -176,6 +176,8 @@ class CandidateTrial:
         try:
             values = COST_TASK.dump_python(task, mode="json")
             yield from COST_PAIRS.validate_python(self._call("compare_costs", values, WALL_S_MAX))
+        except UNTRIED:
+            return
         except (*FAILURES, ValidationError):
             yield from cpu_pairs(*surveys)
 

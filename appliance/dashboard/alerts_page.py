@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 from urllib.parse import urlencode
@@ -45,6 +45,7 @@ from appliance.web.auth import TemplatesPart
 from appliance.web.dependencies import provided
 from appliance.web.route_list import RouteList
 from appliance.web.templating import percent, score
+from appliance.web.texts import tell
 from appliance.web.visitor import visitor
 from appliance.wire import BY_APPLIANCE
 
@@ -363,13 +364,13 @@ class AlertPageView:
         }
 
     def _waiting_text(self, row: AlertRow, escalation: EscalationRow | None, decision: DecisionRow | None) -> str:
-        """Return what holds until there is a verdict, and what is wrong meanwhile.
+        """Return what holds until there is a verdict, and what is wrong meanwhile, in the language of the request.
 
         The fault may be here, on the way, or in the cloud.
         """
         if escalation is None:
-            return f"Not asked: this alert was settled on the edge.{_edge_text(decision)}"
-        texts = [f"Unverified: the edge saw it ({score(row.score)} sure). {_DELIVERY_TEXTS[escalation.state]}"]
+            return " ".join(map(tell, ("Not asked: this alert was settled on the edge.", *_edge_texts(decision))))
+        texts = [f"Unverified: the edge saw it ({score(row.score)} sure).", _DELIVERY_TEXTS[escalation.state]]
         if decision is not None and decision.flagged:
             texts.append(f"Until then this stands{_certainty_text(decision)}: {decision.flagged}.")
         link = self._probes.link() if self._probes.link is not None else None
@@ -381,8 +382,8 @@ class AlertPageView:
             texts.append("The cloud does not answer now.")
         faults = sorted({event.kind for event in self._health.open(row.camera)})
         if faults:
-            texts.append(f"The edge itself is not well: {', '.join(HEALTH_TITLES[kind].lower() for kind in faults)}.")
-        return " ".join(texts)
+            texts.append(f"The edge itself is not well: {', '.join(tell(HEALTH_TITLES[kind]) for kind in faults)}.")
+        return " ".join(map(tell, texts))
 
     def _shown_time(self, row: AlertRow, clip: EvidenceRow | None, now: float) -> tuple[float, float]:
         """Return the time that the page shows: the clip's, or the alert's with its roll while there is no clip."""
@@ -414,14 +415,13 @@ def _steps(detail: AlertDetail) -> list[tuple[str, int]]:
     ]
 
 
-def _edge_text(decision: DecisionRow | None) -> str:
-    """Why it was not asked about, how sure the appliance is, and what is claimed of such alerts."""
+def _edge_texts(decision: DecisionRow | None) -> Iterator[str]:
+    """Yield why it was not asked about, how sure the appliance is, and what is claimed of such alerts."""
     if decision is None or not decision.tier:
-        return ""
-    text = f" {decision.reason[:1].upper()}{decision.reason[1:]}{_certainty_text(decision)}."
+        return
+    yield f"{decision.reason[:1].upper()}{decision.reason[1:]}{_certainty_text(decision)}."
     if decision.edge == "sure" and decision.error_high < 1:
-        text += f" Of such alerts at most {percent(decision.error_high)} are wrong, with 95 % confidence."
-    return text
+        yield f"Of such alerts at most {percent(decision.error_high)} are wrong, with 95 % confidence."
 
 
 def _certainty_text(decision: DecisionRow) -> str:

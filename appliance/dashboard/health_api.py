@@ -32,24 +32,28 @@ router = RouteList(tags=["health"])
 
 LEARNABLE: frozenset[HealthKind] = frozenset({"black", "covered", "moved"})
 REFUSED_PASSWORD = "(401)"  # stands in the reason of a camera that refuses user or password
-# The remedy for a fault: the words on its button, and the page behind it, with the field to change where there is one;
-# of all others it is the camera's page. Of a view that may be right the button says so instead (see `TroubleItem`).
-_MAKE_ROOM, _SYSTEM = (
-    (N_("Make room"), "/settings/storage#storage.size_max_gb"),
-    (N_("What the appliance does"), "/system"),
-)
+# The remedy for a fault: the words on its button, and the page behind it, with the field to change or the part to read;
+# of all others it is the camera's settings (`_OF_CAMERA`), or its page. Of a view that may be right the button says so
+# instead (see `TroubleItem`).
+_ROOM = N_("Make room"), "/settings/storage#storage.disk_free_min_mb"
+_CLOCK = N_("Clock"), "/system#clock"
 _DETECTOR = N_("Detection"), "/settings/detection#detector.backend"
 _SPARE = N_("Do less when it is hot or memory is short"), "/settings/hardware#load_shedding.enabled"
 HELP: dict[HealthKind, tuple[str, str]] = {
-    "disk": _MAKE_ROOM, "unrecorded": _MAKE_ROOM, "database": _MAKE_ROOM, "memory": _SPARE, "hot": _SPARE,
-    "service": _SYSTEM, "detector": _DETECTOR, "fallback": _DETECTOR, "model": (N_("Models"), "/models"),
+    "disk": _ROOM, "unrecorded": _ROOM, "database": _ROOM, "memory": _SPARE, "hot": _SPARE,
+    "service": (N_("For support"), "/system#help"), "update": (N_("For support"), "/system#help"),
+    "detector": _DETECTOR, "fallback": _DETECTOR,
+    "model": (N_("Choose another network"), "/settings/detection#detector.model"),
     "decoder": (N_("Decoding"), "/settings/hardware#decode.hardware"),
-    "clock": _SYSTEM, "uplink": (N_("Settings of the link"), "/settings/uplink#uplink.url"),
+    "clock": _CLOCK, "time": _CLOCK, "uplink": (N_("Settings of the link"), "/settings/uplink#uplink.url"),
     "mqtt": (N_("Settings"), "/settings/mqtt#mqtt.url"),
     "certificate": (N_("Settings"), "/settings/address#dashboard.public_url"),
-    "notify": (N_("Notifications"), "/notify"),
-    "overloaded": (N_("What the detector has left"), "/cameras"), "drift": (N_("Look at the alerts"), "/agreement"),
-    "time": _SYSTEM, "update": _SYSTEM,
+    "notify": (N_("Notifications"), "/notify#failing"), "drift": (N_("Look at the alerts"), "/agreement"),
+}  # fmt: skip
+
+_OF_CAMERA: dict[HealthKind, tuple[str, str]] = {  # fields of its settings; *: its id
+    "stalled": (N_("Address and password"), "url"), "frozen": (N_("Try the camera"), "url"),
+    "overloaded": (N_("Ask for fewer inferences"), "cameras.*.detect.fps"),
 }  # fmt: skip
 
 
@@ -97,9 +101,9 @@ class TroubleItem(ApiModel):
         refused = row.kind == "stalled" and REFUSED_PASSWORD in row.reason
         camera = f"/cameras/{quote(row.camera, safe='')}"
         words, page = HELP.get(row.kind, (N_("Look at the camera"), camera))
-        if row.kind == "stalled" and may("GET", "/cameras/{name}/settings"):
-            words = N_("Enter the password") if refused else N_("Address and password")
-            page = f"{camera}/settings#{'password' if refused else 'url'}"
+        if row.kind in _OF_CAMERA and may("GET", "/cameras/{name}/settings"):
+            words, field = (N_("Enter the password"), "password") if refused else _OF_CAMERA[row.kind]
+            page = f"{camera}/settings#{field.replace('*', quote(row.camera, safe=''))}"
         learns = row.kind in LEARNABLE and may("POST", f"{EVENTS}/{{event}}/seen")
         learn = f"{EVENTS}/{quote(row.id, safe='')}/seen" if learns else ""
         title = N_("Camera refuses the password") if refused else HEALTH_TITLES[row.kind]
@@ -108,9 +112,9 @@ class TroubleItem(ApiModel):
 
 def _opens(page: str) -> bool:
     """Return whether the visitor may open a page that helps: one of a form, of a camera, or of the table."""
-    kind, _, below = page[1:].partition("/")
+    kind, _, below = page[1:].partition("#")[0].partition("/")
     if not below or kind == "cameras":
-        return kind == "cameras" or may("GET", page)
+        return kind == "cameras" or may("GET", f"/{kind}")
     return may("GET", f"/{kind}/{{form}}")
 
 

@@ -412,14 +412,17 @@ class LiveHub:
             feed.viewers.add(viewer)
         return StreamViewer(viewer.messages(), lambda: self._left(viewer, feeds, give_back))
 
-    def expect(self, camera: str) -> None:
-        """Prepare for a page of this camera, in its thread: where its video may be converted, start the child now."""
+    def expect(self, *cameras: str) -> None:
+        """Prepare for a page of these cameras, in its thread: where one may be converted, start a child now."""
         if self.closed:
             return
         with contextlib.suppress(StoreError):
-            newest = self._files_of(camera).newest()
-            if newest is not None and newest.codec != "h264" and not newest.instead_of:
+            if any(self._may_be_converted(camera) for camera in cameras):
                 self.conversions.expect()
+
+    def _may_be_converted(self, camera: str) -> bool:
+        newest = self._files_of(camera).newest()
+        return newest is not None and newest.codec != "h264" and not newest.instead_of
 
     def close(self) -> None:
         """End all streams. Called in the event loop's thread."""

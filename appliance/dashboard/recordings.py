@@ -246,6 +246,11 @@ class RecordingCuts:
             self._kept.keep(key, made, made.path, made.clip.written.bytes)
         return made
 
+    def codec(self, camera: str) -> str:
+        """Return the codec of what is recorded last; '': nothing is. Any thread."""
+        newest = self._segments.latest(camera)
+        return "" if newest is None else newest.codec
+
     def empty(self) -> None:
         """Delete all stretches."""
         self._kept.empty()

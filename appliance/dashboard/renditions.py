@@ -70,6 +70,11 @@ class Renditions:
         self.made = self.failed = self.bytes_made = 0
         self.seconds = 0.0
 
+    def expect(self, camera: str) -> None:
+        """Prepare for a page of this camera: where its recording may be converted, start the child now. Any thread."""
+        if self._cuts.codec(camera) not in ("", "h264"):
+            self._reader.begin()
+
     def kept(self, key: Hashable) -> Rendition | None:
         """Return the copy, if it is there."""
         return self._kept.take(key)

@@ -10,7 +10,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
@@ -44,6 +44,7 @@ from appliance.types import (
     RINGS,
     Command,
     ConfigureCommand,
+    HealthEvent,
     HealthKind,
     IngestHealth,
     IngestMessage,
@@ -103,6 +104,7 @@ class IngestProcess:
         policy: the policy by which this process is confined; None: it is not confined.
         """
         cameras, self._health, self._storage = settings.cameras, settings.health, settings.storage
+        self._faults: dict[str, HealthEvent] = {}  # of cameras, by id, while they last
         self._networks = Networks(networks, load, self._emit)
         self._prefer_labels(cameras.values())
         self._new_tracker = new_tracker
@@ -252,6 +254,7 @@ class IngestProcess:
             running.analysis.watch_lines(enabled[name].rule_lines)
         self._worker.replace_clients([running.stream for running in stay.values()])
         self._stop_cameras(gone.values())
+        self._end_faults(gone)
         new = {name: self._make_camera(name, camera) for name, camera in enabled.items() if name not in stay}
         self._cameras = {name: stay.get(name) or new[name] for name in enabled}
         self._worker.replace_clients(self._streams())
@@ -313,6 +316,12 @@ class IngestProcess:
             camera.parked.close()
             for ring in camera.rings:
                 ring.close()
+
+    def _end_faults(self, cameras: Collection[str]) -> None:
+        """End what is wrong with these cameras: who judged it is gone, and who follows tells it anew if it lasts."""
+        now = self._clock.now()
+        for fault in [each for each in list(self._faults.values()) if each.camera in cameras]:
+            self._emit(replace(fault, t=now, t_end=max(now, fault.t_start)))
 
     def _tick(self) -> None:
         worker = self._worker
@@ -377,6 +386,11 @@ class IngestProcess:
         writer.join(1.0)
 
     def _emit(self, message: IngestMessage) -> None:
+        if isinstance(message, HealthEvent) and message.camera:
+            if message.t_end is None:
+                self._faults[message.id] = message
+            else:
+                self._faults.pop(message.id, None)
         try:
             self._channel.put(message)
         except ChannelClosed:

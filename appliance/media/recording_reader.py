@@ -59,7 +59,11 @@ REDACTED_S_MAX = 900.0  # five minutes of 4K on a small computer
 
 
 class RecordingReader(Protocol):
-    """Reads recorded files. All methods raise EvidenceError, `clip` also DiskWriteError."""
+    """Reads recorded files. All methods but `begin` raise EvidenceError, `clip` also DiskWriteError."""
+
+    def begin(self) -> None:
+        """Prepare for a call that may come soon, without waiting."""
+        ...
 
     def images(
         self, segments: Sequence[RecordedSegment], wanted: Sequence[tuple[float, Sequence[ImageOrder]]]
@@ -108,6 +112,9 @@ class DirectReader:
 
     For commands that run for one file of their user's, and for what the sandbox runs.
     """
+
+    def begin(self) -> None:
+        pass
 
     def images(
         self, segments: Sequence[RecordedSegment], wanted: Sequence[tuple[float, Sequence[ImageOrder]]]
@@ -173,6 +180,12 @@ class SandboxedReader:
             MEDIA_FUNCTIONS, limits, SandboxFolders(writable=self._folders), raises=(DiskWriteError, EvidenceError)
         )
         self._reported = False
+
+    def begin(self) -> None:
+        if self._sandbox.pid == 0:  # a call that goes on has a child, and is not waited for
+            self._make_folders()
+            with contextlib.suppress(SandboxUnavailable):
+                self._sandbox.begin()
 
     def images(
         self, segments: Sequence[RecordedSegment], wanted: Sequence[tuple[float, Sequence[ImageOrder]]]

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import av
 
@@ -19,6 +23,8 @@ from appliance.media.recording_reader import READ_DIRECTLY
 from appliance.media.segment_reader import recover_segment
 
 Plain = dict[str, object]
+Made = TypeVar("Made")
+SOON_S = 6.0  # a stretch that is no longer holds the first picture, which a person waits for
 
 av.logging.set_level(None)  # its lines hold what is in the data
 return_large_blocks()
@@ -46,10 +52,16 @@ def clip(
 def redacted_clip(
     segments: Sequence[Sequence[object]], t0: float, t1: float, path: str, redaction: dict[str, Any]
 ) -> Plain:
-    os.setpriority(os.PRIO_PROCESS, 0, 10)  # cameras come first
     moments = tuple(ExaminedMoment(**each) for each in redaction["moments"])
     order = ClipRedaction(redaction["hide"], redaction["masks"], moments)
-    return _plain_clip(READ_DIRECTLY.redacted_clip(_segments(segments), t0, t1, Path(path), order))
+    make = partial(READ_DIRECTLY.redacted_clip, _segments(segments), t0, t1, Path(path), order)
+    return _plain_clip(_after_cameras(make))
+
+
+def _after_cameras(work: Callable[[], Made]) -> Made:
+    """Run it in a thread of lowered priority, which the codec's threads inherit: cameras come first."""
+    with ThreadPoolExecutor(1, initializer=os.setpriority, initargs=(os.PRIO_PROCESS, 0, 10)) as pool:
+        return pool.submit(work).result()
 
 
 def _plain_clip(made: ClipFile) -> Plain:
@@ -61,9 +73,16 @@ def _plain_clip(made: ClipFile) -> Plain:
 
 
 def rendition(source: str, path: str) -> Plain:
-    os.setpriority(os.PRIO_PROCESS, 0, 10)  # cameras come first; this child does nothing else
-    written = READ_DIRECTLY.rendition(Path(source), Path(path))
+    make = partial(READ_DIRECTLY.rendition, Path(source), Path(path))
+    written = make() if _length_s(source) <= SOON_S else _after_cameras(make)
     return {"bytes": written.bytes, "sha256": written.sha256}
+
+
+def _length_s(source: str) -> float:
+    """Return the length of a clip; infinite: that cannot be told."""
+    with contextlib.suppress(av.error.FFmpegError), av.open(source, format="mp4") as reading:
+        return float(reading.duration or math.inf) / av.time_base
+    return math.inf
 
 
 def longest_step_s(segments: Sequence[Sequence[object]]) -> float:

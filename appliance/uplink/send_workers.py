@@ -209,6 +209,16 @@ class SendWorkers:
         """There may be something to send (call it in the loop's thread); without it, it is seen within POLL_S."""
         self._more.set()
 
+    @property
+    def busy(self) -> bool:
+        """A message is being sent."""
+        return bool(self._busy)
+
+    def end(self) -> None:
+        """Let `run_once` return after the messages that are being sent (call it in the loop's thread)."""
+        self._ending = True
+        self._more.set()
+
     def clear(self) -> None:
         """Forget earlier calls of `wake`: what there is to send is looked up now."""
         self._more.clear()
@@ -249,8 +259,7 @@ class SendWorkers:
                 finally:
                     self._release(outgoing)
         except BaseException:
-            self._ending = True
-            self._more.set()
+            self.end()
             raise
 
     async def _next(self) -> OutgoingMessage | None:

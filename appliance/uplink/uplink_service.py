@@ -13,7 +13,7 @@ from pathlib import Path
 
 from appliance.base.backoff import Backoff
 from appliance.base.clock import Clock
-from appliance.base.errors import StoreUnavailable, UplinkError, lacks_files
+from appliance.base.errors import StoreError, StoreUnavailable, UplinkError, lacks_files
 from appliance.base.service_loop import ServiceLoop
 from appliance.broker import BrokerChoice, LinkState, NatsLink, end_tasks
 from appliance.config import UplinkConfig
@@ -40,6 +40,8 @@ from appliance.uplink.wanted_responder import WantedResponder
 from appliance.wire import PRIORITIES
 
 LINK_WAIT_S = 10.0  # so long the loop waits for a link at a time, before its upkeep
+DRAIN_S_MAX = 8.0  # to have the answers of a region that is left: a model's, or one that the disk refused once
+DRAIN_POLL_S = 0.1
 RESENDS_AT_ONCE = 16  # escalations that a reconnection sends at first: the link shows what it bears
 
 logger = logging.getLogger(__name__)
@@ -90,6 +92,7 @@ class UplinkService:
             inbox=f"_INBOX.{site}",
             choice=choice,
             serves=partial(check_serving, site),
+            drain=self._drain,
         )
         self._sending = UplinkLoop(settings, self._link, deps, clock, egress_policy or AllowAll())
         self._verdicts = VerdictConsumer(
@@ -141,6 +144,9 @@ class UplinkService:
     def wake(self) -> None:
         """Start sending: an escalation became ready."""
         self._in_loop(self._sending.wake)
+
+    async def _drain(self) -> None:
+        await self._sending.drain()
 
     async def _main(self) -> None:
         self._loop = asyncio.get_running_loop()  # before `_stopped` is read: a stop in between is then not lost
@@ -213,6 +219,7 @@ class UplinkLoop:
         self._writable = True
         self._failover_s = settings.failover_s
         self._useless_at: float | None = None
+        self._drained_connect = 0
         self.waits_for = ""
 
     def wake(self) -> None:
@@ -233,7 +240,8 @@ class UplinkLoop:
                 self._upkeep()
                 if await self._has_link():
                     await self._follow_region()
-                    await self.run_once()
+                    if self._link.state.connects != self._drained_connect:
+                        await self.run_once()
                     self._restarted()
                     self._useless_at = None
                     backoff.reset()
@@ -293,6 +301,19 @@ class UplinkLoop:
         if self.breaker.one_at_a_time:
             self.breaker.link_restored()
         return True
+
+    async def drain(self) -> None:
+        """Send nothing more over this connection, and return when all that was sent is answered, or at DRAIN_S_MAX.
+
+        It is about to be left for a better region, where what has no verdict would be paid for again.
+        """
+        self._drained_connect, deadline = self._link.state.connects, self._clock.monotonic() + DRAIN_S_MAX
+        self._workers.end()
+        with contextlib.suppress(StoreError):  # the sending meets it, too
+            while self._clock.monotonic() < deadline:
+                if not self._workers.busy and self._outbox.queue.unanswered_s(self._clock.now()) is None:
+                    return
+                await asyncio.sleep(DRAIN_POLL_S)
 
     async def _follow_region(self) -> None:
         """In another region nothing is known of what was sent: it goes again, and so does evidence that is not there.

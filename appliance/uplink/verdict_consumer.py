@@ -44,7 +44,7 @@ _REQUEST = json.dumps({"batch": FETCH_BATCH, "expires": int(REQUEST_EXPIRES_S * 
 _ENDED = frozenset({"404", "408"})  # nothing came, or not as many
 _NOT_OUR_JETSTREAM = 10039  # nats-server: JetStream not enabled for account
 _NO_CONSUMER = "no worker has made this site's verdict consumer yet (the first that sees a question of it does)"
-REDELIVER_S = 5.0  # after the database refused
+ANSWER_S = (2.0, 10.0)  # to tell of the consumer: a cluster that elects a leader does not, a slow link is given more
 _COUNTED_AS = {"settled": "applied", "more": "more", "known": "known", "reason": "reasons"}
 ASK_EVERY_S = 1.0  # a broker that ends each request at once is not asked faster than this
 
@@ -70,7 +70,7 @@ class VerdictConsumer:
     """Owner of the site's durable consumer, one task.
 
     Invariant: a verdict is acknowledged after it was applied, so that a crash in between means it comes again, and
-    settling it twice changes nothing. One that cannot be written is given back and comes again.
+    settling it twice changes nothing. One that cannot be written is tried again, and those after it wait.
     """
 
     def __init__(
@@ -95,6 +95,7 @@ class VerdictConsumer:
         self._clock = clock
         self._changed = changed
         self._reported = ""
+        self._answer_s = Backoff(*ANSWER_S, jitter=0.0)
         self._may_create = True
         self._refusal_log = LogThrottle(logger, clock)
         self.counts = VerdictCounts()
@@ -105,21 +106,25 @@ class VerdictConsumer:
         while True:
             try:
                 await self.run_once(backoff.reset)
-            except (UplinkError, StoreUnavailable) as error:
-                if str(error) != self._reported:
-                    logger.warning("verdicts wait: %s", error)
-                    self._reported = str(error)
+            except UplinkError as error:
+                self._report(error)
                 await asyncio.sleep(backoff.next_s())
 
     async def run_once(self, connected: Callable[[], None] = lambda: None) -> None:
         """Apply verdicts for as long as one connection lasts. Raises UplinkError when it ends."""
         client = await self._link.client()
-        consumer = await self._link.while_up(self._consumer(client.jetstream(timeout=10)))
+        consumer = await self._link.while_up(self._consumer(client.jetstream(timeout=self._answer_s.next_s())))
         self._reported = ""
+        self._answer_s.reset()
         connected()
         async with ConsumerStream(self._link, client, STREAM_VERDICT, consumer) as feed:
             while True:
                 await self._take(await feed.next())
+
+    def _report(self, error: Exception) -> None:
+        if str(error) != self._reported:
+            logger.warning("verdicts wait: %s", error)
+            self._reported = str(error)
 
     async def _consumer(self, jetstream: JetStreamContext) -> str:
         """Find the site's consumer, or make it: it remembers what was acknowledged while we were away.
@@ -156,26 +161,38 @@ class VerdictConsumer:
             raise UplinkError(_NO_CONSUMER) from None
 
     async def _take(self, messages: Sequence[Msg]) -> None:
-        """Apply them in one transaction, and then acknowledge each."""
+        """Apply them in one transaction, and then acknowledge each. Raise UplinkError."""
         found = [(message, verdict) for message in messages if (verdict := await self._read(message)) is not None]
         if not found:
             return
-        try:
-            outcomes = await self._commits.commit(lambda: self._apply([verdict for _, verdict in found]))
-        except StoreUnavailable:
-            for message, _ in found:
-                await self._acknowledge(message.nak(delay=REDELIVER_S))
-            raise
-        self._received()
+        self._received()  # the cloud answers, whatever the disk does
+        outcomes = await self._apply([verdict for _, verdict in found])
+        self._reported = ""
         for (message, verdict), outcome in zip(found, outcomes, strict=True):
             self._count(_COUNTED_AS[outcome])
-            await self._acknowledge(message.ack())
             if outcome != "known":
                 outcome_text = verdict.decision if verdict.need is None else f"the {verdict.need} is asked for"
                 trace = (message.headers or {}).get(TRACEPARENT, "no trace")
                 logger.info("verdict on alert %s: %s, %s", verdict.alert, outcome_text, trace)
         if any(outcome != "known" for outcome in outcomes):
             self._changed()
+        for message, _ in found:
+            await self._acknowledge(message.ack())
+
+    async def _apply(self, verdicts: Sequence[Verdict]) -> list[VerdictEffect]:
+        """Apply them as soon as the disk takes them, whatever becomes of the link meanwhile.
+
+        Given back, they would be late: a broker that changes its leader forgets when they were to come again.
+        """
+        backoff = Backoff(0.25, 1.0)  # a try is one transaction
+        while True:
+            try:
+                return await self._commits.commit(
+                    lambda: [self._alerts.take_verdict(verdict, self._clock.now()) for verdict in verdicts]
+                )
+            except StoreUnavailable as error:
+                self._report(error)
+                await asyncio.sleep(backoff.next_s())
 
     async def _read(self, message: Msg) -> Verdict | None:
         """Return the verdict; None if the message is no verdict for this site, and was refused."""
@@ -190,9 +207,6 @@ class VerdictConsumer:
             return None
         foreign = verdict.answered_by == BY_APPLIANCE  # a verdict from elsewhere was paid for
         return verdict.model_copy(update={"answered_by": ""}) if foreign else verdict
-
-    def _apply(self, verdicts: Sequence[Verdict]) -> list[VerdictEffect]:
-        return [self._alerts.take_verdict(verdict, self._clock.now()) for verdict in verdicts]
 
     async def _acknowledge(self, acknowledgement: object) -> None:
         """Acknowledge a message. If that does not get through, it is delivered once more, which changes nothing."""

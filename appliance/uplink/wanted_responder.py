@@ -13,7 +13,7 @@ from appliance.uplink.outbox import Outbox
 from appliance.wire import wanted_subject
 
 PENDING_BYTES_MAX = 64 * 1024  # requests that wait to be answered
-RETRY_S = 1.0  # after a lost connection: shorter than a worker waits for the answer
+RETRY_S = 0.2  # sooner than verdicts are read again: a worker takes a site that reads and does not answer to want all
 
 
 class WantedResponder:
@@ -35,7 +35,9 @@ class WantedResponder:
                 finally:
                     with contextlib.suppress(*NATS_ERRORS):
                         await requests.unsubscribe()
-            except (UplinkError, *NATS_ERRORS):
+            except UplinkError:
+                continue  # the connection was lost: there is another one when `client` returns
+            except NATS_ERRORS:
                 await asyncio.sleep(RETRY_S)
 
     async def _answer(self, message: Msg) -> None:

@@ -2,6 +2,9 @@
 
     python -m benchmarks.chaos.checker HISTORY.jsonl          # exit code 1: it found something
 
+Two regions may both be paid for an escalation in one case only: the site was cut off from the first of them before it
+could read the verdict there. That it could not is proven by how long it was there; `paid_elsewhere` counts these.
+
 A finding is a contradiction between events that were written by different parts. Faults alone are none: a worker that
 is killed between its answer and its verdict pays again, a verdict that is late still counts, and two copies of a
 verdict are one as long as the site applies one.
@@ -11,7 +14,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -23,6 +26,8 @@ from benchmarks.chaos.history import HistoryEvent, read_history
 Kind = Literal["lost", "doubled", "order", "late", "money"]
 LIVE_S = 120.0  # the promise of order holds for what is this young (docs/uplink.md)
 OVERTAKEN_MAX = 16  # by less urgent ones: two rounds of the eight send workers, which had begun with them
+READ_S = 10.0  # a site reads a verdict within that: an election of the stream's leader, or a disk that refused it
+WANTED_S = 4.0  # a worker asks a site, which may be silent, and then the broker, before it asks the engine
 CLOCK_S = 0.001  # SQLite's clock tells milliseconds, the broker's nanoseconds
 _RANK = {"high": 0, "normal": 1, "low": 2}
 
@@ -55,9 +60,10 @@ class Promises:
 
 @dataclass(slots=True)
 class _Story:
-    """The events of one escalation by kind, each in the order of the history."""
+    """The events of one escalation by kind, each in the order of the history. site: its states as committed."""
 
     name: str
+    site: list[HistoryEvent] = field(default_factory=list)
     events: dict[str, list[HistoryEvent]] = field(default_factory=lambda: defaultdict(list))
 
     def of(self, *kinds: str) -> list[HistoryEvent]:
@@ -74,7 +80,10 @@ def check(history: Iterable[HistoryEvent], promises: Promises = Promises()) -> l
     stories: dict[str, _Story] = {}
     for event in events:
         if event.escalation:
-            stories.setdefault(event.escalation, _Story(event.escalation)).events[event.what].append(event)
+            story = stories.setdefault(event.escalation, _Story(event.escalation))
+            story.events[event.what].append(event)
+            if event.what in ("applied", "state"):
+                story.site.append(event)
     end_t = promises.end_t if promises.end_t is not None else max((event.t for event in events), default=0.0)
     found = list(_alerts(events))
     for story in stories.values():
@@ -82,6 +91,7 @@ def check(history: Iterable[HistoryEvent], promises: Promises = Promises()) -> l
         found += _order(story)
         found += _deadline(story, promises, end_t)
         found += _money(story)
+        found += _money_elsewhere(story, events)
     return found + list(_urgency(stories.values()))
 
 
@@ -128,8 +138,7 @@ def _order(story: _Story) -> Iterator[Finding]:
     for event in applied:
         if stored and min(each.t for each in stored) > event.t + CLOCK_S:
             yield Finding("order", story.name, "the site applied a verdict before the broker had stored one")
-    states = [event for event in story.of("applied", "state") if event.what == "applied" or event.value != "settled"]
-    states.sort(key=lambda event: event.t)
+    states = [event for event in story.site if event.what == "applied" or event.value != "settled"]
     for before, after in pairwise(states):
         if before.what == "applied" and after.what == "state":
             yield Finding("order", story.name, f"it turned {after.value} after its verdict was applied")
@@ -165,6 +174,36 @@ def _money(story: _Story) -> Iterator[Finding]:
         stored = [each for each in story.of("stored") if each.part != "decision" and each.region == event.region]
         if any(each.step == event.step and each.t + CLOCK_S < event.t for each in stored):
             yield Finding("money", story.name, "the engine was asked after the verdict had been stored")
+
+
+def paid_elsewhere(history: Iterable[HistoryEvent]) -> int:
+    """Return how many escalations, by step, were paid for in two regions."""
+    answered = {(event.escalation, event.step, event.region) for event in history if event.what == "answered"}
+    return sum(count > 1 for count in Counter((name, step) for name, step, _ in answered).values())
+
+
+def _money_elsewhere(story: _Story, events: Sequence[HistoryEvent]) -> Iterator[Finding]:
+    """No call begins in another region once the verdict was applied, or could have been read where it is."""
+    for asked in story.of("asked"):
+        if any(asked.step == each.step and each.t + WANTED_S < asked.t for each in story.of("applied")):
+            yield Finding("money", story.name, f"{asked.region} was asked after the site had applied a verdict")
+        for stored in story.of("stored"):
+            if stored.region == asked.region or stored.step != asked.step or stored.part == "decision":
+                continue
+            there_s = _present_s(events, stored, asked.t)
+            if there_s > READ_S:
+                where = f"the verdict was in {stored.region}, where the site was for {there_s:.1f} s"
+                yield Finding("money", story.name, f"{asked.region} was asked although {where}")
+
+
+def _present_s(events: Sequence[HistoryEvent], stored: HistoryEvent, until_t: float) -> float:
+    """Return for how long the site was in a verdict's region since it was stored and the disk last refused one."""
+    refused = (event.t for event in events if event.what == "refused" and event.t < until_t)
+    since_t = max((stored.t, *refused))
+    links = [event for event in events if event.what == "link" and event.t < until_t]
+    ends = [*(event.t for event in links[1:]), until_t]
+    stays = [(each.t, end) for each, end in zip(links, ends, strict=False) if each.region == stored.region]
+    return sum(max(0.0, end - max(begin, since_t)) for begin, end in stays)
 
 
 def _urgency(stories: Iterable[_Story]) -> Iterator[Finding]:

@@ -18,6 +18,8 @@ One event a line in a file (JSON).
 | stored | the broker | a verdict is in the stream, decision `value`; part: "", "decision" (provisional) or "need" |
 | asked, answered, failed | the engine | a call that costs money began, ended; where: the worker |
 | acked | the worker | it acknowledges the escalation |
+| link | the harness | the site's link is in `region` from here on; "": it is down |
+| refused | the harness | the site's disk refused a verdict |
 """
 
 from __future__ import annotations
@@ -34,8 +36,9 @@ from nats.aio.client import Client
 from appliance import wire
 
 What = Literal[
-    "flagged", "raised", "state", "applied", "completed", "changed", "stored", "asked", "answered", "failed", "acked"
-]
+    "flagged", "raised", "state", "applied", "completed", "changed", "stored", "asked", "answered", "failed", "acked",
+    "link", "refused",
+]  # fmt: skip
 READ_S_MAX = 5.0  # for the next verdict of a stream that is known to hold one
 _NOW = "(julianday('now') - 2440587.5) * 86400.0"  # UTC seconds by this machine's clock: the site's may be set
 # Beside the product's own guards. `new.rowid` of the history is the order of the site's commits.

@@ -4,7 +4,7 @@
 
 A real site (SQLite on disk) escalates all the while; each region has its own worker and its own engine. A fault is one
 of: the leader of the escalations' stream is killed; the whole first region is; both; the engine of a region does not
-answer; its worker is lost as spot capacity is; the site's clock is set by an hour; its disk refuses a verdict. The
+answer; its worker is lost as spot capacity is; the site's clock is set by an hour; its disk refuses verdicts. The
 regions share nothing: what an escalation needs in another region the site sends again.
 """
 
@@ -34,7 +34,7 @@ from appliance.base.clock import SystemClock
 from appliance.base.errors import EngineUnavailable, StoreUnavailable
 from appliance.types import JudgeKind
 from appliance.wire import STREAM_ESCALATION, Need, Verdict
-from benchmarks.chaos.checker import Finding, Promises, check
+from benchmarks.chaos.checker import Finding, Promises, check, paid_elsewhere
 from benchmarks.chaos.history import HistoryEvent, broker_events, site_events, watch_site, write_history
 from cloud_worker.judge import JudgeCase, Opinion
 from tests.servers.nats import NatsCluster, NatsServer, find_nats_servers
@@ -47,6 +47,7 @@ FAILOVER_S, FAILBACK_S = 1.5, 2.0  # of the site; a cluster elects a leader with
 DOWN_S = (0.5, 4.0)
 CLOCK_S = 3600.0
 SETTLE_S_MAX = 120.0
+WATCH_S = 0.05
 EVENTS_S_MAX = 30.0  # to read a region's verdicts, which has just been started
 
 
@@ -66,6 +67,7 @@ class ChaosEngine:
     region: str
     events: list[HistoryEvent]
     up: bool = True
+    seconds: float = 0.01
     worker: int = 0
     name: str = "openai"
     kind: JudgeKind = "vlm"
@@ -82,7 +84,7 @@ class ChaosEngine:
                     self._note("failed", case, where)
                 raise EngineUnavailable("the engine is away, on purpose")
             self._note(what, case, where)
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(self.seconds)
         return Opinion(decision="confirmed", reason="It is so.", confidence=0.9)
 
     async def check(self) -> str:
@@ -125,11 +127,15 @@ class Region:
 
 @dataclass(slots=True)
 class RegionsResult:
-    """Counts of a run, and what its history contradicts. paid_elsewhere: escalations that two regions were paid for."""
+    """Counts of a run, and what its history contradicts.
+
+    answered: calls of the engine by region. paid_elsewhere: escalations that two regions were paid for.
+    """
 
     raised: int
     faults: Counter[str]
     failovers: int
+    answered: Counter[str]
     paid_elsewhere: int
     findings: list[Finding]
     history: list[HistoryEvent] = field(default_factory=list)
@@ -162,9 +168,14 @@ class Regions:
         stack.callback(self.site.close)
         with self.site.db.transaction() as connection:
             watch_site(connection)
-        self._refusals = 0
+        self._disk_full = False
         self._let_the_disk_refuse()
         self.site.connect()
+        self._ended = threading.Event()
+        watching = threading.Thread(target=self._watch_link, name="watch of the link")
+        watching.start()
+        stack.callback(watching.join)
+        stack.callback(self._ended.set)
         self.asked = 0
 
     def ask(self, count: int) -> None:
@@ -201,10 +212,9 @@ class Regions:
         for region in (self.first, self.second):
             events += asyncio.run(_stored(region, self.site.name))
         history = [*flagged, *events, *self.events]
-        answered = Counter((event.escalation, event.region) for event in self.events if event.what == "answered")
-        twice = Counter(escalation for escalation, _ in answered)
+        answered = Counter(event.region for event in self.events if event.what == "answered")
         return RegionsResult(
-            self.asked, self.faults, self.site.service.link.failovers, sum(n > 1 for n in twice.values()),
+            self.asked, self.faults, self.site.service.link.failovers, answered, paid_elsewhere(history),
             check(history, Promises()), history,
         )  # fmt: skip
 
@@ -258,15 +268,27 @@ class Regions:
 
     @contextlib.contextmanager
     def _disk(self) -> Iterator[None]:
-        self._refusals += 2
-        yield
+        self._disk_full = True
+        try:
+            yield
+        finally:
+            self._disk_full = False
+
+    def _watch_link(self) -> None:
+        last = ""
+        while not self._ended.wait(WATCH_S):
+            link = self.site.service.link
+            region = link.region if link.up else ""
+            if region != last:
+                self.events.append(HistoryEvent(t=time.time(), what="link", region=region))
+                last = region
 
     def _let_the_disk_refuse(self) -> None:
         whole = self.site.alerts.take_verdict
 
         def take_verdict(verdict: Verdict, t: float) -> Any:
-            if self._refusals > 0:
-                self._refusals -= 1
+            if self._disk_full:
+                self.events.append(HistoryEvent(t=time.time(), what="refused"))
                 raise StoreUnavailable("the disk is full, on purpose")
             return whole(verdict, t)
 
@@ -328,21 +350,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )  # fmt: skip
     parser.add_argument("--faults", type=int, default=500, metavar="N")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--history", type=Path, metavar="FILE", help="keep the history, also of a right run")
     chosen = parser.parse_args(arguments)
     drawn = random.Random(chosen.seed)
     folder, began = Path(tempfile.mkdtemp(prefix="vedette-regions-")), time.monotonic()
     found = run(folder, [drawn.choice(FAULTS) for _ in range(chosen.faults)], chosen.seed)
     faults = ", ".join(f"{count} {kind}" for kind, count in sorted(found.faults.items()))
     print(f"{found.faults.total()} faults in {time.monotonic() - began:.0f} s, seed {chosen.seed}: {faults}")
-    print(
-        f"{found.raised} escalations, {found.failovers} changes of region, {found.paid_elsewhere} paid in two regions"
-    )
+    judged = ", ".join(f"{count} judged in {region}" for region, count in sorted(found.answered.items()))
+    print(f"{found.raised} escalations, {judged}, {found.failovers} changes of region")
+    print(f"{found.paid_elsewhere} paid in two regions, cut off from the first before its verdict could be read")
     print(*found.findings, f"{len(found.history)} events, {len(found.findings)} contradictions", sep="\n")
-    write_history(folder / "history.jsonl", found.history)
-    if found.findings:
-        print(f"history: {folder}")
-    else:
-        shutil.rmtree(folder, ignore_errors=True)
+    if found.findings or chosen.history:
+        kept = chosen.history or folder.with_suffix(".jsonl")
+        write_history(kept, found.history)
+        print(f"history: {kept}")
+    shutil.rmtree(folder, ignore_errors=True)
     return int(bool(found.findings))
 
 

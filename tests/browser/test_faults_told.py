@@ -15,6 +15,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from appliance.dashboard.app import create_app
 from appliance.dashboard.health_api import LEARNABLE
+from appliance.notify.delivery import TargetStatus
 from appliance.settings.settings_service import SettingsService
 from appliance.types import HEALTH_TITLES, HealthEvent
 from appliance.types.literals import OF_NEIGHBOURS, HealthKind
@@ -44,17 +45,21 @@ cameras:
   gate: {url: "rtsp://viewer:hunter2@192.168.1.20/main"}
   dock: {url: "rtsp://192.168.1.21/main"}
 mqtt: {url: "mqtt://192.168.1.9"}
+notify: {phone: {kind: webhook, url: "http://192.168.1.7/hook", local: true}}
 uplink: {url: "nats://192.168.1.8:4222"}
 load_shedding: {enabled: false}
 """
 # What an owner enters in the field that the button leads to.
 ENTERED = {
-    "storage.size_max_gb": "7", "load_shedding.enabled": True,
-    "decode.hardware": "auto", "uplink.url": "nats://192.168.1.10:4222", "mqtt.url": "mqtt://192.168.1.11",
+    "storage.disk_free_min_mb": "7", "detector.model": "vedette-nano", "cameras.gate.detect.fps": "2",
+    "load_shedding.enabled": True, "decode.hardware": "auto", "uplink.url": "nats://192.168.1.10:4222", "mqtt.url": "mqtt://192.168.1.11",
     "dashboard.public_url": "https://cams.example",
 }  # fmt: skip
 
-FOCUSED = "() => document.activeElement.closest(`[id='${location.hash.slice(1)}']`) !== null"
+FOCUSED = """() => {
+    const name = location.hash.slice(1);
+    return document.activeElement.closest(`[id='${name}'], [aria-labelledby='${name}']`) !== null;
+}"""
 
 
 @dataclass
@@ -86,7 +91,10 @@ def owner(tmp_path: Path) -> Iterator[Owner]:
     path, site = site_of_file(tmp_path, FILE)
     orders = FakeOrders()
     service = SettingsService(path, tmp_path / "data", site.clock, lambda _: ())
-    probes = replace(site.probes(), orders=orders)
+    silent = TargetStatus(
+        name="phone", kind="webhook", host="192.168.1.7", failing_since=site.clock.now() - 90, error="no answer"
+    )
+    probes = replace(site.probes(), orders=orders, targets=lambda: (silent,))
     app = create_app(site.stored, site.config.for_dashboard(), probes=probes, settings=service)
     with running(WebServer(app, "127.0.0.1", 0)) as url:
         yield Owner(url, path, site, orders)
@@ -132,19 +140,15 @@ def test_twenty_faults_are_told_with_what_helps(browser: Browser, owner: Owner) 
             _, _, key = str(button.get_attribute("href")).partition("#")
             button.click()
             expect(page.locator("h1")).to_be_visible()
-            if key:
-                page.wait_for_function(FOCUSED)
-                helped.append(kind)
+            page.wait_for_function(FOCUSED, timeout=15_000 * PATIENCE)
+            helped.append(kind)
             if key in ENTERED and str(owner.has(key)) != str(ENTERED[key]):
                 enter(page, key)
                 assert str(owner.has(key)) == str(ENTERED[key])
         owner.site.faults.put(fault(kind, owner.site.clock.now(), owner.site.clock.now()))
     page.close()
     assert slowest < TOLD_S * PATIENCE
-    assert set(FAULTS) - set(helped) == {"frozen", "clock", "overloaded", "service", "notify", "model"}, (
-        "lead to a page"
-    )
     print(
         f"{len(FAULTS)} of {len(FAULTS)} faults told within {slowest:.1f} s; {len(helped)} buttons do the act or "
-        "lead to the field that is then saved; that this ends a real fault is unmeasured"
+        "lead to the field that is then saved, or to the part of a page that helps"
     )

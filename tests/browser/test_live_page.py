@@ -156,6 +156,22 @@ def test_h265_is_converted_where_the_browser_cannot_play_it(live: LiveHouse, cap
     until(lambda: not conversions.running, what="it ends after its last viewer")
 
 
+@pytest.mark.parametrize("live", ["libx265"], indirect=True)
+def test_the_wall_shows_h265_soon_too(live: LiveHouse, capfd: pytest.CaptureFixture[str]) -> None:
+    """Something moves before the camera already as the page is opened."""
+    page = live.browser.new_page()
+    page.goto(live.url + "/alerts")
+    if page.evaluate("""MediaSource.isTypeSupported('video/mp4; codecs="hvc1.1.6.L90.90"')"""):
+        pytest.skip("this browser plays H.265")
+    page.goto(live.url + "/live")
+    playing(page, '.stage[data-name="gate"]')
+    first_s = page.evaluate("performance.now()") / 1000
+    page.close()
+    with capfd.disabled():
+        print(f"\nH.265 on the wall: first picture after {first_s:.1f} s")
+    assert first_s < 6 * PATIENCE
+
+
 def test_a_hidden_page_lets_go_and_comes_back(live: LiveHouse) -> None:
     page = live.open("/cameras/gate")
     playing(page)

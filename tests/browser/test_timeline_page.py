@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -10,15 +11,22 @@ import av
 import pytest
 from conftest import House
 
+from appliance.base.clock import SystemClock
+from appliance.dashboard.app import create_app
+from appliance.dashboard.deps import MediaReaders
 from appliance.media.clips import cut_clip
 from appliance.media.recorded import RecordedSegment
+from appliance.media.recording_reader import SandboxedReader
 from appliance.types import Gap, SegmentRow
+from appliance.web.server import WebServer
 from tests.support import numbered_footage
+from tests.support.dashboard_site import Site, running
 from tests.support.numbered_footage import beeping
 from tests.support.screenshots import shot
+from tests.support.waiting import PATIENCE, until
 
 pytest.importorskip("playwright.sync_api", reason="the browser tests need the playwright package (dev extra)")
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 
 pytestmark = pytest.mark.browser
 
@@ -188,6 +196,46 @@ def test_h265_is_converted_where_the_browser_cannot_play_it(visit: Visit, house:
     shown = page.evaluate("[...document.querySelectorAll('video')].find(v => v.videoWidth).videoHeight")
     assert shown == 720
     expect(page.locator(".stage .note")).to_have_text("This is all that is recorded so far.")
+
+
+FIRST_PICTURE = """() => new Promise(done => {
+    const began = performance.now(), play = document.getElementById("play");
+    const look = () => document.querySelector(".stage").dataset.shows === "picture"
+        ? requestAnimationFrame(look) : done((performance.now() - began) / 1000);
+    play.click();
+    look();
+})"""
+
+
+def test_the_first_picture_of_h265_comes_soon(
+    browser: Browser, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Read in children as the appliance reads, none of which runs before the page is opened."""
+    site = Site(tmp_path, SystemClock())
+    t0 = site.clock.now() - 40
+    site.live("gate", t0)
+    film = numbered_footage.encoded_footage(0, 90, fps=15, gop=30, size=(1920, 1080), codec="libx265")
+    site.segments.put(numbered_footage.record(site.root, film, t0, camera="gate"))
+    readers = [SandboxedReader(site.root) for _ in range(3)]
+    converter = readers[2]._sandbox
+    app = create_app(site.stored, site.config.for_dashboard(), probes=site.probes(), media=MediaReaders(*readers))
+    with contextlib.ExitStack() as last, running(WebServer(app, "127.0.0.1", 0)) as url:
+        for each in readers:
+            last.callback(each.close)
+        page = browser.new_page()
+        page.goto(f"{url}/cameras/gate/timeline?t={t0 + 2.5:.1f}")
+        picture_is_of(page, t0 + 2.5)
+        until(lambda: converter.starts == 1, what="the child starts with the page")
+        first_s = page.evaluate(FIRST_PICTURE)
+        expect(page.locator(".stage .converted")).to_be_visible()
+        length_s = page.evaluate("[...document.querySelectorAll('video')].find(v => v.videoWidth).duration")
+        assert converter.starts == 1
+        page.close()
+    site.close()
+    assert length_s < 2.0 + 2.0 + 0.2, "two seconds, from the key frame before"
+    with capfd.disabled():
+        print(f"\nH.265 of 1080p on the timeline: first picture {first_s:.1f} s after Play")
+    assert first_s < 6 * PATIENCE
 
 
 def test_what_turns_out_not_to_play_is_converted(visit: Visit, house: House) -> None:

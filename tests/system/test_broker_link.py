@@ -21,7 +21,8 @@ import pytest
 
 from appliance.base.broker_config import BrokerConfig
 from appliance.base.clock import SystemClock
-from appliance.broker import NatsLink, end_tasks, nats_link
+from appliance.broker import BrokerChoice, NatsLink, end_tasks, nats_link
+from appliance.config import UplinkConfig
 from tests.servers.appliance_process import ApplianceProcess
 from tests.servers.nats import NatsServer, find_nats_servers
 from tests.servers.scripted_broker import GREETING, ScriptedBroker
@@ -30,11 +31,18 @@ from tests.support.ports import quiet_port
 from tests.support.waiting import PATIENCE, until
 
 
-def watch(url: str, condition: Callable[[NatsLink], bool], seconds: float = 20.0) -> NatsLink:
+def watch(
+    broker: str | BrokerConfig,
+    condition: Callable[[NatsLink], bool],
+    seconds: float = 20.0,
+    *,
+    choice: BrokerChoice | None = None,
+) -> NatsLink:
     """Run a link until the condition holds, or fail."""
 
     async def main() -> NatsLink:
-        link = NatsLink(BrokerConfig(url=url), "test", SystemClock())
+        address = BrokerConfig(url=broker) if isinstance(broker, str) else broker
+        link = NatsLink(address, "test", SystemClock(), choice=choice)
         keeper = asyncio.create_task(link.run())
         try:
             deadline = time.monotonic() + seconds * PATIENCE
@@ -47,6 +55,18 @@ def watch(url: str, condition: Callable[[NatsLink], bool], seconds: float = 20.0
         return link
 
     return asyncio.run(main())
+
+
+def test_a_region_of_many_servers_is_left_as_soon_as_one_of_few() -> None:
+    with ScriptedBroker() as broker:
+        away = [{"url": f"nats://127.0.0.1:{quiet_port()}", "region": "a"} for _ in range(6)]
+        urls = [*away, {"url": broker.url, "region": "b"}]
+        brokers = UplinkConfig(url=away[0]["url"], urls=urls)
+        choice = BrokerChoice(brokers.addresses, 0.5, 60.0, SystemClock())
+        began = time.monotonic()
+        watch(brokers, lambda link: link.state.up, choice=choice)
+    assert choice.region == "b"
+    assert time.monotonic() - began < 4.0, "a pause that grows from server to server would take 7 s"
 
 
 def test_a_broker_that_no_longer_answers_is_left(monkeypatch: pytest.MonkeyPatch) -> None:

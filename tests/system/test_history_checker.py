@@ -2,7 +2,7 @@
 
 Site (SQLite on disk), nats-server and worker are real; each bug is a change of the product's code, and never of the
 history. The faults are the same with and without a bug: a worker that dies before its acknowledgement, a disk that
-refuses a verdict, a verdict of a second worker, an escalation that nobody answers.
+refuses a verdict until the site is started again, a verdict of a second worker, an escalation that nobody answers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from appliance.base.errors import StoreUnavailable
 from appliance.broker import site_consumer
 from appliance.store.alerts import AlertStore
 from appliance.store.escalations import EscalationStore
-from appliance.uplink import outbox, send_queue, verdict_consumer
+from appliance.uplink import outbox, send_queue
 from appliance.uplink.jetstream_publisher import JetStreamPublisher
 from appliance.uplink.outbox import Outbox
 from appliance.uplink.verdict_consumer import VerdictConsumer
@@ -88,8 +88,8 @@ class Run:
         with self.site.db.transaction() as connection:
             watch_site(connection)
         patch.setattr(outbox, "EXPIRE_EVERY_S", 0.2)
-        patch.setattr(verdict_consumer, "REDELIVER_S", 0.2)
         patch.setattr(site_consumer, "ACK_WAIT_S", 0.5)
+        self._refuses, self._refused = True, False
         self._lose_an_acknowledgement(patch)
         self._refuse_a_verdict(patch)
 
@@ -104,6 +104,10 @@ class Run:
         self.site.connect()
         try:
             with self._worker("first"):
+                self._wait(lambda: self._refused)
+                self.site.cut()  # what it has in memory is gone
+                self._refuses = False
+                self.site.connect()
                 self._wait(lambda: self._applied() >= CROWD + LESS_URGENT - 3)
             with self._worker("second"):
                 asyncio.run(self._publish(names[SECOND_WORKER - 1], SECOND_WORKER, ("rejected", False)))
@@ -180,11 +184,12 @@ class Run:
         patch.setattr(Delivery, "ack", ack)
 
     def _refuse_a_verdict(self, patch: pytest.MonkeyPatch) -> None:
-        whole, refused = AlertStore.take_verdict, set[str]()
+        """Refuse one until the site is started again."""
+        whole = AlertStore.take_verdict
 
         def take_verdict(store: AlertStore, verdict: wire.Verdict, t: float) -> Any:
-            if verdict.alert == f"alert-{DISK_FULL}" and verdict.site == self.site.name and not refused:
-                refused.add(verdict.alert)
+            if verdict.alert == f"alert-{DISK_FULL}" and verdict.site == self.site.name and self._refuses:
+                self._refused = True
                 raise StoreUnavailable("the disk is full, on purpose")
             return whole(store, verdict, t)
 

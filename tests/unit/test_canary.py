@@ -14,7 +14,7 @@ import pytest
 
 from appliance.base.clock import ManualClock, SystemClock
 from appliance.base.detector_config import DetectorConfig
-from appliance.base.errors import UsageError
+from appliance.base.errors import DetectorError, UsageError
 from appliance.bundle.bundle_store import BundleStore
 from appliance.bundle.manifest import BundleRef
 from appliance.canary.frame_survey import SURVEY, FootageFile, Survey
@@ -161,6 +161,26 @@ def test_a_candidate_may_use_more_cpu_time_but_is_not_blamed_where_it_got_none(e
     report = CandidateTrial(TrialPlan("night@1", DetectorConfig(), DetectorConfig(), (footage,)), call).run(0.0)
     assert (report.judgement.outcome, bool(report.unread)) == (outcome, outcome == "not enough")
     assert asked[1] == 100.0, "2.5 times the CPU time of the other, whatever the clock says; it dies at twice of it"
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"), [(SandboxTimeout("it got no time"), "not enough"), (DetectorError("one device"), "worse")]
+)
+def test_cpu_times_of_surveys_apart_count_only_where_two_networks_cannot_stand_beside_each_other(
+    error: Exception, outcome: str
+) -> None:
+    spent = iter((9.0, 90.0))
+
+    def call(function: str, values: Mapping[str, Any], cpu_s: float) -> Any:
+        if function == "compare_costs":
+            raise error
+        cpu_ms = next(spent)
+        frames = tuple(SurveyedFrame(float(t), "day", cpu_ms, ()) for t in range(60))
+        return SURVEY.dump_python(Survey("now", "gate", frames, 60.0, 500.0, 40.0), mode="json")
+
+    footage = CameraFootage("gate", (FootageFile(str(CLIPS[0])),))
+    plan = TrialPlan("night@1", DetectorConfig(), DetectorConfig(), (footage,))
+    assert CandidateTrial(plan, call).run(0.0).judgement.outcome == outcome
 
 
 @pytest.mark.thorough

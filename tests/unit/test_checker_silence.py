@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.chaos.checker import Promises, check, main
+from benchmarks.chaos.checker import Promises, check, main, paid_elsewhere
 from benchmarks.chaos.history import HistoryEvent, write_history
 
 SEEDS = 1000
@@ -86,6 +86,33 @@ def test_a_thousand_seeds_of_a_right_history_make_no_alarm() -> None:
         events += len(history)
         assert check(history, Promises(deadline_s=DEADLINE_S)) == [], f"seed {seed}"
     assert events > 50 * SEEDS
+
+
+def two_regions(*, away_t: float, read_s: float = 0.0, refused_t: float | None = None) -> list[HistoryEvent]:
+    """An escalation that was judged in both: its verdict was stored in the first at 1 s, the site left at `away_t`."""
+    base = HistoryEvent(t=0.0, what="raised", escalation="esc-1", alert="alert-1")
+    first, second = replace(base, where="a 1", region="a"), replace(base, where="b 1", region="b")
+    there_t = away_t + 2.0
+    events = [
+        HistoryEvent(t=0.0, what="link", region="a"), base, replace(first, t=0.9, what="asked"),
+        replace(first, t=1.0, what="answered"), replace(first, t=1.0, what="stored", value="confirmed"),
+        HistoryEvent(t=away_t, what="link"), HistoryEvent(t=there_t, what="link", region="b"),
+        replace(second, t=there_t + 0.1 + read_s, what="asked"),
+        replace(second, t=there_t + 0.2 + read_s, what="answered"),
+        replace(second, t=there_t + 0.2 + read_s, what="stored", value="confirmed"),
+        replace(base, t=there_t + 0.3, what="applied", value="confirmed"),
+    ]  # fmt: skip
+    return [*events, HistoryEvent(t=refused_t, what="refused")] if refused_t is not None else events
+
+
+def test_two_regions_are_paid_only_when_the_site_was_cut_off_before_it_could_read() -> None:
+    cut_off = two_regions(away_t=3.0)
+    assert (check(cut_off), paid_elsewhere(cut_off)) == ([], 1)
+    (unread,) = check(two_regions(away_t=13.0))
+    assert "b was asked although the verdict was in a, where the site was for 12.0 s" in str(unread)
+    assert check(two_regions(away_t=13.0, refused_t=5.0)) == [], "its disk refused the verdict, and then it was cut off"
+    (applied,) = check(two_regions(away_t=3.0, read_s=5.0))
+    assert "b was asked after the site had applied a verdict" in str(applied)
 
 
 def test_the_command_reads_a_file_and_tells(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

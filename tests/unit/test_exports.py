@@ -218,6 +218,6 @@ def test_the_log_is_filtered_exported_and_deleted_by_its_own_rule(
     assert table[0] == "t,who,address,what,about,camera"
     assert any(",'=1+1," in line for line in table), "no spreadsheet takes it for a formula"
     page = client.get("/access?camera=gate", headers={"Accept-Language": "de"}).text
-    assert "sah die Aufnahme an" in page
+    assert "sah Aufnahmen von" in page
     Retention(site.db, site.root, StorageConfig(dir=site.root, access_log_days=30)).run_once()
     assert {row["who"] for row in client.get(f"{API}/access-log").json()} == {"anna"}

@@ -74,3 +74,32 @@ def test_a_detector_that_stands_in_is_a_health_event_and_a_warning(tmp_path: Pat
     (event,) = [each for each in heard if isinstance(each, HealthEvent)]
     assert (event.kind, event.camera, event.reason) == ("fallback", "", StandsIn.stands_in)
     assert [each.warning for each in heard if isinstance(each, IngestHealth)] == [StandsIn.stands_in]
+
+
+def test_what_was_wrong_with_a_camera_ends_as_it_is_configured_anew(tmp_path: Path) -> None:
+    """Who would have told its end is gone with the old settings: a wrong password would stand there for ever."""
+    storage = config.StorageConfig.model_validate({"dir": str(tmp_path)})
+    cameras = {
+        name: config.CameraConfig.model_validate({"url": "rtsp://127.0.0.1:9/x", "record": False})
+        for name in ("gate", "dock")
+    }
+    heard: list[object] = []
+    with open(os.devnull, "wb") as nowhere:
+        channel = IngestChannel(nowhere.fileno())
+        channel.put = heard.append  # type: ignore[method-assign,assignment]
+        process = IngestProcess(
+            config.IngestConfig(cameras=cameras, storage=storage),
+            NetworkTable({"": NumberReader()}, {}),
+            Tracker,
+            channel,
+            ManualClock(100.0),
+        )
+        for name in cameras:
+            process._emit(
+                HealthEvent(camera=name, id=f"f-{name}", kind="stalled", t=50.0, t_start=50.0, reason="refused (401)")
+            )
+        same = {"url": "rtsp://127.0.0.1:9/x", "record": False}
+        process.configure({"gate": {**same, "enabled": False}, "dock": same})
+        process._apply_wanted()
+    ended = [each for each in heard if isinstance(each, HealthEvent) and each.t_end is not None]
+    assert [(each.id, each.t_end) for each in ended] == [("f-gate", 100.0)]

@@ -73,7 +73,9 @@ def test_the_button_of_a_full_disk_leads_to_the_form_that_ends_it(tmp_path: Path
     watch.run_once()
     served.faults.put(replace(FULL, reason=watch.fault))
     with TestClient(app, base_url="http://127.0.0.1:8080") as client:
-        assert '<a class="button" href="/settings/storage#storage.size_max_gb">Make room</a>' in client.get("/").text
+        assert (
+            '<a class="button" href="/settings/storage#storage.disk_free_min_mb">Make room</a>' in client.get("/").text
+        )
         assert 'data-key="storage.disk_free_min_mb"' in client.get("/settings/storage").text
         base = client.get("/api/v1/settings").json()["digest"]
         change = {"path": ["storage", "disk_free_min_mb"], "value": 0}
@@ -199,7 +201,7 @@ def test_a_clock_in_the_past_and_an_update_that_failed_are_told(tmp_path: Path) 
     (tmp_path / "upgrade-failed").write_text("0.2.0\n")
     clock.advance(EXPIRY_EVERY_S)
     assert update.fault == "the update to 0.2.0 did not start, so the version before is in force again"
-    assert HELP["update"][1] == HELP["time"][1] == "/system"
+    assert (HELP["update"][1], HELP["time"][1]) == ("/system#help", "/system#clock")
 
 
 @pytest.fixture

@@ -149,7 +149,6 @@ if (camera) {
 		await change("/remove", { recordings: by("remove-camera").elements.recordings.value });
 		location.href = "/cameras";
 	});
-	if (["#password", "#url"].includes(location.hash)) by(location.hash.slice(1)).focus();
 } else {
 	if (!by("url").value) fill(); // typed before this script was there
 	if ("now" in by("find").dataset) by("find").requestSubmit();

@@ -3,13 +3,13 @@
 import { t } from "./texts.js";
 // null: it is no longer wanted.
 export async function converted(url, report, wanted) {
-	while (wanted()) {
+	for (let ms = 50; wanted(); ms = Math.min(300, 2 * ms)) {
 		const answer = await fetch(url);
 		const found = await answer.json();
 		if (!answer.ok) throw new Error(found.detail);
 		if (answer.status !== 202) return found;
 		report(t("Converting for this browser: {done} %", { done: Math.round(100 * found.progress) }));
-		await new Promise(done => setTimeout(done, 300));
+		await new Promise(done => setTimeout(done, ms));
 	}
 	return null;
 }

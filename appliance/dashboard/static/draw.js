@@ -1,7 +1,14 @@
 // @ts-check
 // Draws boxes, zones and lines over a picture that fills its canvas with `object-fit: contain`.
+import { t } from "./texts.js";
 // As --t0 .. --t5 in the dark scheme: a picture is seldom white.
 const COLOURS = ["#3fd0b5", "#f0a259", "#8fa8ff", "#e58bcb", "#b9c95a", "#ff8f94"];
+const LABELS = {
+	person: t("person"), bicycle: t("bicycle"), car: t("car"), motorcycle: t("motorcycle"), bus: t("bus"), truck: t("truck"),
+	cat: t("cat"), dog: t("dog"),
+};
+/** @type {(name: string) => string} of a class, for people */
+export const labelOf = name => LABELS[name] ?? name;
 const NARROW = 460; // CSS pixels; below this a box's tag leaves out the score
 
 const colourOf = track => COLOURS[track % COLOURS.length];
@@ -40,7 +47,7 @@ export function box(area, object, alpha = 1) {
 	pen.lineWidth = 2;
 	pen.strokeRect(x, y, w, h);
 	const score = area.w < NARROW ? "" : ` ${Math.round(object.score * 100)} %`;
-	tag(area, object.label + score, x - 1, y - 3, colour);
+	tag(area, labelOf(object.label) + score, x - 1, y - 3, colour);
 	pen.restore();
 }
 

@@ -5,9 +5,10 @@ import { t } from "./texts.js";
 import { clamp } from "./timeline_view.js";
 const PIECE_S = 20;
 const FIRST_S = 6; // short, so that it is there soon
+const FIRST_CONVERTED_S = 2; // each next one is made while the one before plays, and is twice as long
 const PIECE_S_MAX = 600;
 const CONVERTED_S_MAX = 120;
-const AHEAD = 0.5; // of a piece: from here on the next one is fetched
+const AHEAD = 0.5; // of a piece that is not converted: from here on the next one is fetched
 const LEAST_S = 0.3; // of a piece
 const OFF_S_MAX = 2; // further off the clock it seeks, nearer it plays faster or slower
 const IMAGES_MAX = 150;
@@ -153,7 +154,7 @@ export class Pane {
 		video.muted = muted;
 		if (hold && !video.paused) video.pause();
 		else if (!hold && video.paused && !video.ended) video.play().catch(error => error.name !== "AbortError" && this.fail(error));
-		if (!this.next && position > piece.from + AHEAD * (piece.to - piece.from)) this.next = this.load(piece.to, 1 - this.current.which);
+		if (!this.next && position > piece.from + (piece.converted ? 0 : AHEAD) * (piece.to - piece.from)) this.next = this.load(piece.to, 1 - this.current.which);
 	}
 	async start(moment) {
 		await this.begin(this.load(moment, 0, true));
@@ -211,7 +212,10 @@ export class Pane {
 		if (!report || !span) return null;
 		const convert = this.convert || (report.codec === "hevc" && !this.videos[0].canPlayType('video/mp4; codecs="hvc1.1.6.L120.90"'));
 		const from = Math.max(moment, span.t_start);
-		const to = Math.min(span.t_end, from + Math.min(convert ? CONVERTED_S_MAX : PIECE_S_MAX, (first ? FIRST_S : PIECE_S) * this.rate));
+		const last = this.current?.piece;
+		const growing = first || !last ? FIRST_CONVERTED_S * this.rate : Math.min(PIECE_S * this.rate, 2 * (last.to - last.from));
+		const length = convert ? Math.min(CONVERTED_S_MAX, growing) : Math.min(PIECE_S_MAX, (first ? FIRST_S : PIECE_S) * this.rate);
+		const to = Math.min(span.t_end, from + length);
 		const url = `${report.recording}?from=${from.toFixed(2)}&to=${to.toFixed(2)}${convert ? "&codec=h264" : ""}`;
 		const found = await converted(url, text => this.loadingSince && this.note(text), () => run === this.run);
 		// A piece that ends early (the stream's format changed) is gone on from, at least a little later.

@@ -1,6 +1,7 @@
 // @ts-check
 // The form of one rule in the editor.
 import { t } from "./texts.js";
+import { labelOf } from "./draw.js";
 import { element } from "./drawing.js";
 import { freeName, idOf, setKind } from "./scene.js";
 const KINDS = { enter: t("enters"), exit: t("leaves"), dwell: t("stays in"), line: t("crosses") };
@@ -100,7 +101,7 @@ export class RuleForm {
 		const group = element("div", { class: "labels", role: "group", "aria-label": t("What it watches for") }, this.form);
 		const wanted = rule.labels ?? ["person"];
 		for (const name of new Set([...editor.labels, ...wanted]))
-			tick(group, name, wanted, name, found => editor.change(() => (rule.labels = found)));
+			tick(group, name, wanted, labelOf(name), found => editor.change(() => (rule.labels = found)));
 	}
 	condition() {
 		const { editor, rule } = this;

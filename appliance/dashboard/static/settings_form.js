@@ -136,7 +136,4 @@ document.addEventListener("submit", async event => {
 });
 addEventListener("beforeunload", event => forms.some(each => each.form.isConnected && each.isChanged) && event.preventDefault());
 begin();
-// The browser scrolls to the setting and takes the focus from what is in it: it is given once that is done.
-const focusNamed = () => document.getElementById(location.hash.slice(1))?.querySelector("input, select")?.focus();
-if (location.hash) addEventListener("load", () => setTimeout(focusNamed));
 follow({});

@@ -238,6 +238,17 @@ menu?.addEventListener("keydown", event => {
 	menu.firstElementChild.focus();
 });
 
+// What an address names gets the focus, or the first field or button in it. The browser scrolls there first.
+function focusNamed() {
+	const named = by(decodeURIComponent(location.hash.slice(1)));
+	const part = named?.matches("h2") ? named.closest("section") : named;
+	if (part?.matches("li")) for (const each of part.querySelectorAll("details")) each.open = true;
+	const field = named?.matches("input, select, button") ? named : (part?.querySelector("input:not([type=hidden]), select, a.button") ?? part);
+	if (field?.tabIndex < 0) field.tabIndex = -1;
+	field?.focus();
+}
+if (location.hash) addEventListener("load", () => setTimeout(focusNamed));
+
 prepare();
 navigator.serviceWorker?.register(`/sw.js?${document.documentElement.lang}`, { updateViaCache: "none" }).catch(() => {}); // a certificate that the browser does not trust
 setInterval(dress, 15000);
