@@ -125,9 +125,11 @@ def logging_as_it_was() -> Iterator[None]:
 
 
 # The files that take longest, the longest first (`make test ARGS=--durations=80`): with files side by side, one of them
-# begun late would keep one core busy while the others have nothing left.
+# begun late would keep one core busy while the others have nothing left. The first four of a browser go with them, as
+# most of those wait, and Chromium does not.
 LONGEST = (
     "test_nothing_leaves.py", "test_architecture.py", "test_core_restart.py", "test_tamper_detector.py",
+    "test_accessibility.py", "test_timeline_page.py", "test_faults_told.py", "test_first_run.py", "test_live_page.py",
     "test_health_live.py", "test_escalation_nats.py", "test_sound.py",
     "test_rtsp_server.py", "test_ingest_process.py", "test_mqtt.py", "test_keyframe_policy.py",
     "test_detectors.py", "test_camera_setup.py", "test_worker_queue.py",
@@ -141,9 +143,9 @@ LONGEST = (
     "test_dashboard_tls.py", "test_attack.py", "test_outage.py", "test_reconfigure_live.py", "test_onvif.py",
     "test_replay_health.py", "test_render_practice.py", "test_access.py", "test_train_data.py",
     "test_replay_decode_policy.py", "test_recordings.py", "test_ptz.py", "test_pages.py",
-    "test_camera_editor.py", "test_timeline_page.py", "test_review_pages.py", "test_live_page.py",
-    "test_onvif_pages.py", "test_accessibility.py", "test_health_pages.py", "test_roles_pages.py",
-    "test_why_page.py", "test_first_run.py",
+    "test_camera_editor.py", "test_review_pages.py",
+    "test_onvif_pages.py", "test_health_pages.py", "test_roles_pages.py",
+    "test_why_page.py",
 )  # fmt: skip
 # Unit tests that take more than a few seconds of CPU: `make test-quick` leaves them out.
 THOROUGH = (

@@ -388,7 +388,7 @@ class IngestProcess:
     def _emit(self, message: IngestMessage) -> None:
         if isinstance(message, HealthEvent) and message.camera:
             if message.t_end is None:
-                self._faults[message.id] = message
+                self._faults |= {message.id: message}
             else:
                 self._faults.pop(message.id, None)
         try:
