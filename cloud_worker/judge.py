@@ -16,15 +16,7 @@ from appliance.base.backoff import CircuitBreaker
 from appliance.base.clock import Clock
 from appliance.base.errors import EngineUnavailable
 from appliance.types import Decision, JudgeKind
-from appliance.wire import (
-    MEDIA_BYTES_MAX,
-    RECHECKED_SCHEMA,
-    Escalation,
-    FrameSupport,
-    MediaRef,
-    Need,
-    Verdict,
-)
+from appliance.wire import MEDIA_BYTES_MAX, RECHECKED_SCHEMA, Escalation, FrameSupport, MediaRef, Need, Verdict
 from cloud_worker.images import IN_PROCESS, MediaDecoder
 from cloud_worker.media_fetch import EvidenceFile, MediaAbsent, MediaRefused
 

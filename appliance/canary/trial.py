@@ -39,7 +39,7 @@ LIMITS = SandboxLimits(memory_bytes=3 * 1024**3, reply_bytes_max=32 * 1024 * 102
 """The memory is that of `recording_jobs.LIMITS`; what takes more cannot be tried on a small appliance."""
 FAILURES = (SandboxError, ModelError, SourceError, DetectorError)
 UNTRIED = (SandboxTimeout, SandboxUnavailable)
-"""Of them, what blames no candidate: on a busy machine a child of the lowest priority may get no time for hours."""
+"""Errors that blame no candidate: on a busy machine a child of the lowest priority may get no time for hours."""
 
 
 class JobCall(Protocol):

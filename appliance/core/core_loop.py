@@ -112,7 +112,9 @@ class Core:
         self._faults.watch_appliance(self._settings)
 
     def _end_run(self, reason: str) -> None:
-        self._end_all(reason)
+        for camera in self._settings.cameras.values():
+            self._flush(camera)
+            self._commit(camera, camera.pipeline.close(self._camera_now(camera), reason))
         self._backlog.write(partial(self._stores.cameras.mark_all_lost, self._clock.now(), reason))
         self._faults.end_all(reason)
 
@@ -138,11 +140,6 @@ class Core:
             if following is not None:
                 following.take_over(camera, unchanged=same)
         self._faults.end_of_others(new.cameras)
-
-    def _end_all(self, reason: str) -> None:
-        for camera in self._settings.cameras.values():
-            self._flush(camera)
-            self._commit(camera, camera.pipeline.close(self._camera_now(camera), reason))
 
     def _header(self, camera: CameraContext, header: StreamHeader) -> None:
         self._flush(camera)

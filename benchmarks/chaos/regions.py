@@ -359,7 +359,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"{found.faults.total()} faults in {time.monotonic() - began:.0f} s, seed {chosen.seed}: {faults}")
     judged = ", ".join(f"{count} judged in {region}" for region, count in sorted(found.answered.items()))
     print(f"{found.raised} escalations, {judged}, {found.failovers} changes of region")
-    print(f"{found.paid_elsewhere} paid in two regions, cut off from the first before its verdict could be read")
+    proven = "" if found.findings else ", cut off from the first before its verdict could be read"
+    print(f"{found.paid_elsewhere} paid in two regions{proven}")
     print(*found.findings, f"{len(found.history)} events, {len(found.findings)} contradictions", sep="\n")
     if found.findings or chosen.history:
         kept = chosen.history or folder.with_suffix(".jsonl")

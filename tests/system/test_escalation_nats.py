@@ -22,7 +22,7 @@ from appliance import wire
 from appliance.base.broker_config import BrokerConfig
 from appliance.base.clock import SystemClock
 from appliance.base.errors import StoreUnavailable
-from appliance.broker import NatsLink, end_tasks
+from appliance.broker import NatsLink, end_tasks, site_consumer
 from appliance.store.alerts import AlertStore
 from appliance.store.rows import MediaRow
 from appliance.types import JudgeKind
@@ -576,19 +576,24 @@ def test_while_the_disk_is_full_nothing_is_sent_in_vain_and_no_verdict_is_lost(
         assert here.failures == []
 
 
+def disk_full(monkeypatch: pytest.MonkeyPatch, method: str, times: int) -> list[StoreUnavailable]:
+    """Have a method of the store that takes a verdict refuse so many times; return the refusals that are left."""
+    refusals, take = [StoreUnavailable("the disk is full")] * times, getattr(AlertStore, method)
+
+    def take_later(alerts: AlertStore, verdict: wire.Verdict, t: float) -> object:
+        if refusals:
+            raise refusals.pop()
+        return take(alerts, verdict, t)
+
+    monkeypatch.setattr(AlertStore, method, take_later)
+    return refusals
+
+
 def test_a_verdict_that_cannot_be_written_comes_again(
     one_broker: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine, _ = second_look(0.9)
-    refusals = [StoreUnavailable("the disk is full")] * 2
-    settle = AlertStore.apply_verdict
-
-    def settle_later(alerts: AlertStore, verdict: wire.Verdict, t: float) -> bool:
-        if refusals:
-            raise refusals.pop()
-        return settle(alerts, verdict, t)
-
-    monkeypatch.setattr(AlertStore, "apply_verdict", settle_later)
+    refusals = disk_full(monkeypatch, "apply_verdict", 2)
     with site(tmp_path / "site", one_broker.url) as here, worker(one_broker.url, engine) as judge:
         here.ask(1)
         until(lambda: here.settled(1), 40)
@@ -602,15 +607,8 @@ def test_verdicts_that_came_with_one_that_cannot_be_written_are_not_late(
 ) -> None:
     """They are in this process already: given up, they would come again when the broker's ack_wait of 30 s is over."""
     engine, _ = second_look(0.9)
-    refusals = [StoreUnavailable("the disk is full")]
-    take = AlertStore.take_verdict
-
-    def take_later(alerts: AlertStore, verdict: wire.Verdict, t: float) -> object:
-        if refusals:
-            raise refusals.pop()
-        return take(alerts, verdict, t)
-
-    monkeypatch.setattr(AlertStore, "take_verdict", take_later)
+    monkeypatch.setattr(site_consumer, "ACK_WAIT_S", 30.0)
+    disk_full(monkeypatch, "take_verdict", 1)
     make_streams(one_broker.url)
     with site(tmp_path / "site", one_broker.url) as here:
         for n in range(1, 41):
