@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import re
 from collections.abc import Iterator
 from itertools import pairwise
@@ -12,6 +14,7 @@ from fastapi.testclient import TestClient
 
 from appliance.base.clock import ManualClock
 from appliance.dashboard.access_rights import RIGHTS
+from appliance.router import decide as router
 from appliance.web import folders, texts
 from appliance.web.templating import figure, lasting, percent, size, span
 from appliance.web.texts import Catalogue, choose_language
@@ -189,6 +192,30 @@ def test_what_the_access_log_says_is_told_in_every_language() -> None:
         words |= {one or other for one, other in written.findall(file.read_text())}
     assert words <= set(SENTENCES), words - set(SENTENCES)
     assert {"signed in", "was refused: wrong code"} <= words
+
+
+def test_every_reason_of_the_router_is_told_in_german() -> None:
+    tree = ast.parse(inspect.getsource(router))
+    reasons = [*(f"a person asks; it {wait}" for wait in router.WAITS.values())]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and node.name in {"decide", "_refused", "_kept", "_flagged"}:
+            parts = [each for part in node.body[1:] for each in ast.walk(part)]
+            inner = {id(piece) for each in parts if isinstance(each, ast.JoinedStr) for piece in each.values}
+            reasons += [ast.unparse(each) for each in parts if isinstance(each, ast.JoinedStr)]
+            reasons += [
+                each.value for each in parts
+                if isinstance(each, ast.Constant) and isinstance(each.value, str) and " " in each.value and id(each) not in inner
+            ]  # fmt: skip
+    assert len(reasons) > 15
+    texts.set_language("de")
+    try:
+        for reason in (re.sub(r"^f'|'$", "", each) for each in reasons):
+            assert texts.tell(reason) != reason
+        told = texts.tell("audit sample: the appliance is sure: such alerts are hardly ever wrong")
+        assert told == "Stichprobe: das Gerät ist sicher: solche Alarme sind fast nie falsch"
+        assert texts.tell("Reported: person (gate), car (drive).") == "Gemeldet: Person (gate), Auto (drive)."
+    finally:
+        texts.set_language("en")
 
 
 def test_numbers_in_a_sentence_are_written_as_the_language_does() -> None:
