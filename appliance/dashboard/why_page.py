@@ -69,8 +69,9 @@ class StripView:
     def detections(self) -> list[Mark]:
         found = self._report.replay.detections if self._report.replay else []
         return [
-            Mark(self._x(each.t), 0, round(58 - 54 * each.score, 1), 0, each.use, f"{tell(each.label)} {each.score:.2f}")
+            Mark(self._x(each.t), 0, round(58 - 54 * each.score, 1), 0, each.use, f"{label} {each.score:.2f}")
             for each in sorted(found, key=lambda each: each.use == "confirmed")[-MARKS_MAX:]
+            for label in (tell(each.label),)
         ]
 
     def tracks(self) -> list[tuple[TrackItem, list[Mark]]]:

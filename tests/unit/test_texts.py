@@ -200,16 +200,14 @@ def test_every_reason_of_the_router_is_told_in_german() -> None:
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef) and node.name in {"decide", "_refused", "_kept", "_flagged"}:
             parts = [each for part in node.body[1:] for each in ast.walk(part)]
-            inner = {id(piece) for each in parts if isinstance(each, ast.JoinedStr) for piece in each.values}
-            reasons += [ast.unparse(each) for each in parts if isinstance(each, ast.JoinedStr)]
-            reasons += [
-                each.value for each in parts
-                if isinstance(each, ast.Constant) and isinstance(each.value, str) and " " in each.value and id(each) not in inner
-            ]  # fmt: skip
+            joined = [each for each in parts if isinstance(each, ast.JoinedStr)]
+            inner = [piece for each in joined for piece in each.values]
+            whole = [each for each in parts if isinstance(each, ast.Constant) and each not in inner]
+            reasons += [ast.unparse(each) for each in (*joined, *whole) if " " in ast.unparse(each)]
     assert len(reasons) > 15
     texts.set_language("de")
     try:
-        for reason in (re.sub(r"^f'|'$", "", each) for each in reasons):
+        for reason in (re.sub(r"""^f?["']|["']$""", "", each) for each in reasons):
             assert texts.tell(reason) != reason
         told = texts.tell("audit sample: the appliance is sure: such alerts are hardly ever wrong")
         assert told == "Stichprobe: das Gerät ist sicher: solche Alarme sind fast nie falsch"
