@@ -2,9 +2,9 @@
 
 A 4 Mbit/s camera (720p, 20 fps, a key frame each second) is recorded in real time by the recorder, which writes as in
 the appliance; a process serves its dashboard, and this one reads `/api/v1/live` as browsers do. The cost is the
-CPU-seconds of the serving process and of its children, which read and convert video (user and system), over those that
-they take with no viewer, per second and viewer: the share of a core. What the children took is printed by itself. The ages tell how old the first frame of each piece is as it arrives; a player must stay behind at
-least that much.
+CPU-seconds (user and system) of the serving process and of its children, which read and convert video, over those that
+they take with no viewer, per second and viewer: the share of a core. What the children took is also printed by itself.
+The ages tell how old the first frame of each piece is as it arrives; a player must stay behind at least that much.
 
 `--h265 1920x1080`: the camera sends the rendered yard as H.265 of that size, 15 frames a second with a key frame each
 two seconds, and viewers ask for H.264. Printed is also what the conversion takes, by its own count, and how long a
