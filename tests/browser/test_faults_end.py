@@ -43,7 +43,7 @@ _MACHINE = """
 detector: {{model: '{model}', backend: onnx, device: cuda, precision: fp32, fallback: cpu}}
 decode: {{hardware: vaapi, fallback: true}}
 sensors: {{root: '{host}'}}
-load_shedding: {{hold_s: 1, memory_available_min_mb: 5000}}
+load_shedding: {{memory_available_min_mb: 5000}}
 cameras:
   gate: {{url: 'file:{film}', detect: {{fps: 10}}}}
 """
@@ -120,7 +120,7 @@ def choose(value: str, page: Page) -> None:
 def enter_below(key: str, value: str, page: Page) -> None:
     """Change a field of the form that the button leads to, beside the one that it puts the focus on."""
     form = page.locator("form.settings", has=page.locator(":focus"))
-    field = form.locator(f"[id='{key}']")
+    field = form.locator(f"[id='{key}']").locator("input, select").first
     if field.evaluate("each => each.tagName") == "SELECT":
         field.select_option(value)
     else:
