@@ -19,7 +19,7 @@ from appliance.web import folders, texts
 from appliance.web.templating import figure, lasting, percent, size, span
 from appliance.web.texts import Catalogue, choose_language
 from tests.page_sentences import SENTENCES
-from tests.page_texts import DASHBOARD, WEB, bare_script_words, bare_words, updated
+from tests.page_texts import DASHBOARD, WEB, bare_script_words, bare_words, updated, wanted
 from tests.support.dashboard_site import Site
 
 T0 = 1_700_000_000.0
@@ -67,6 +67,29 @@ msgstr[1] "{{n}} "
     assert '"{n} Katze"' in spoken.script()
     with pytest.raises(ValueError, match="not a line"):
         list(texts.read("msgid nothing quoted"))
+
+
+# Words that stand alone in several places, of which a person has looked whether they mean the same in all of them.
+ONE_MEANING = set(
+    """
+    Filter Camera From To Show Clear None. Delete on Remove Add Cameras All Network Object Hours Alerts Answers
+    now Deleted Evidence Boxes Timeline Why? Undo Name Tracks none Why paused Settings Still What Pause Stream
+    Picture Examined Decoded Detector Health Save Make User Record everything nothing Site Alert Sound Better
+    Worse Models Cancel Notifications disabled until Closer Wider Savings Begin Appliance Day Scenarios Clip
+    Users Versions Snooze Storage Database System Recording Clock recorded alert reported Saved. Detection
+    Decoding
+""".split()  # noqa: SIM905
+)
+
+
+@pytest.mark.parametrize("package", [DASHBOARD, WEB], ids=["dashboard", "web"])
+def test_a_word_with_two_meanings_has_a_context(package: Path) -> None:
+    """One that comes to stand in a second place goes on the list, gets a context, or is said in another way."""
+    alone = {
+        each.key for each in wanted(package).values()
+        if len(each.places) > 1 and not each.context and re.fullmatch(r"[^ %{]+", each.key)
+    }  # fmt: skip
+    assert alone - ONE_MEANING == set()
 
 
 def test_a_page_speaks_german_where_the_browser_asks_for_it(client: TestClient) -> None:
