@@ -45,7 +45,7 @@ decode: {{hardware: vaapi, fallback: true}}
 sensors: {{root: '{host}'}}
 load_shedding: {{memory_available_min_mb: 5000}}
 cameras:
-  gate: {{url: 'file:{film}', detect: {{fps: 10}}}}
+  gate: {{url: 'file:{film}', detect: {{fps: 30}}}}
 """
 BEGIN_S, END_S = 90.0, 45.0  # what others answer is a fault after a minute; a refused camera is tried each 30 s
 RESTART_S = 120.0  # of the process that detects, until it has lived for half a minute
@@ -166,7 +166,7 @@ def test_a_person_ends_what_is_wrong_where_the_button_leads(browser: Browser, ho
 
 
 def test_a_person_ends_what_is_wrong_with_the_machine(browser: Browser, tmp_path: Path) -> None:
-    host, film = tmp_path / "host", clip(tmp_path / "film.mp4", 100, fps=10, gop=10)
+    host, film = tmp_path / "host", clip(tmp_path / "film.mp4", 300, fps=30, gop=30)
     heat(host, 90)
     memory(host, available_mb=4000, total_mb=8000)
     model = slow(tmp_path / "slow.onnx", [THING], ["person"])
