@@ -1,6 +1,7 @@
 """From an escalation being ready to its verdict being applied, without a model's own time: the transport alone.
 
     .venv/bin/python -m benchmarks.verdict_latency --rate 100 --seconds 180
+    .venv/bin/python -m benchmarks.verdict_latency --pictures 2 --side 76 --rtt-ms 50     # two crops over a long way
 
 A site (SQLite on disk), a nats-server and a worker process on this machine over loopback; four pictures of 60 KB a
 question; the engine answers at once (one with more than it can answer: benchmarks.verdicts.overload). Budget: p50
@@ -22,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from appliance.wire import Verdict
+from benchmarks.far_broker import far
 from benchmarks.instant_worker import instant_worker
 from tests.servers.nats import NatsServer, find_nats_servers
 from tests.servers.site import Site, evidence_image, site
@@ -33,24 +35,31 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=100.0, help="questions a minute")
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--pictures", type=int, default=4)
+    parser.add_argument(
+        "--side", type=int, default=280, help="of each picture, in pixels: 280 is some 60 kB, 76 is 6 kB"
+    )
+    parser.add_argument("--rtt-ms", type=float, default=0.0, help="between site and broker, beyond loopback")
     parser.add_argument("--every-server", action="store_true", help="with each nats-server that is installed")
     options = parser.parse_args()
     for binary in find_nats_servers()[: None if options.every_server else 1]:
         with tempfile.TemporaryDirectory() as folder:
             server = NatsServer(binary, Path(folder) / "nats").start()
             try:
-                print(json.dumps({"server": binary.version, **measure(server.url, Path(folder) / "site", options)}))
+                with far(server.port, options.rtt_ms / 1000) as port:
+                    way = f"nats://127.0.0.1:{port}" if options.rtt_ms else server.url
+                    found = measure(server.url, way, Path(folder) / "site", options)
+                print(json.dumps({"server": binary.version, **found}))
             finally:
                 server.stop()
 
 
-def measure(url: str, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """Measure at a rate that can be answered."""
-    with instant_worker(url), site(folder, url) as here:
+def measure(url: str, way: str, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Measure at a rate that can be answered. way: the broker as the site reaches it."""
+    with instant_worker(url), site(folder, way) as here:
         here.ask(-1)
         until(lambda: here.settled(-1), 60)  # connected, streams made
         count = int(options.rate * options.seconds / 60)
-        sent = ask(here, count, options.rate, lambda n: pictures(n, options.pictures))
+        sent = ask(here, count, options.rate, lambda n: pictures(n, options.pictures, options.side))
         until(lambda: here.settled(*range(count)), 60, every_s=0.2)
         found = ways(here, sent)
         sent_bytes_each = here.meter_totals()["uplink_bytes"] / (count + 1)
@@ -80,8 +89,8 @@ def ask(
     return sent
 
 
-def pictures(n: int, count: int) -> tuple[bytes, ...]:
-    return tuple(evidence_image(n * 10 + k, (280, 200), noise=True) for k in range(count))
+def pictures(n: int, count: int, side: int) -> tuple[bytes, ...]:
+    return tuple(evidence_image(n * 10 + k, (side, side * 5 // 7), noise=True) for k in range(count))
 
 
 def small(n: int) -> tuple[bytes, ...]:
