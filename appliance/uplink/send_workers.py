@@ -74,7 +74,7 @@ class OutgoingMessage:
 
 @dataclass(frozen=True, slots=True)
 class Flight:
-    """What goes now, of one escalation: its own message, or the next chunks of different files, all at once."""
+    """Messages of one escalation that go at once: its own message, or the next chunks of different files."""
 
     queued: QueuedEscalation
     parts: tuple[OutgoingMessage, ...]
