@@ -233,11 +233,11 @@ def _gap(spoken: Catalogue, name: str, value: str) -> str:
     """
     if name in _MEASURED and _NUMBER.fullmatch(value):
         return spoken.number(value)
-    told = _sentence(spoken.language, value)
-    if name in _CLASSES and told == value:
+    translation = _sentence(spoken.language, value)
+    if name in _CLASSES and translation == value:
         each = [part.partition(" (") for part in value.split(", ")]  # "person (a rule), car (another)"
         return ", ".join(_sentence(spoken.language, label) + paren + rule for label, paren, rule in each)
-    return told
+    return translation
 
 
 @cache
