@@ -9,7 +9,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # Empty, which is off: the tests start hundreds of processes, each of which would compile the sources again.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help setup demo test test-quick test-slow test-all test-train lint bench bench-ingest soak soak-day chaos format clean browser mosquitto promtool attack fuzz mutation lock newest fresh sbom
+.PHONY: help setup demo test test-quick test-slow test-all test-train lint bench bench-ingest soak soak-day chaos format clean browser mosquitto promtool attack fuzz mutation lock newest fresh sbom screens
 
 help:            ## say what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -74,6 +74,9 @@ lint: setup      ## ruff, mypy --strict, the import contracts, and tsc and biome
 format: setup    ## format the sources
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+screens: setup   ## take the pictures of README and docs anew, of a running `make demo` (URL=http://...)
+	$(BIN)/python -m benchmarks.screenshots $(or $(URL),http://127.0.0.1:8080) docs/screens --readme
 
 bench: setup     ## measure, and print the table that benchmarks/RESULTS.md quotes
 	$(BIN)/python -m benchmarks

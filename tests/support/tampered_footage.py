@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cache, lru_cache
 from pathlib import Path
 
+import av
 import cv2
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,7 @@ from appliance.types import HealthEvent
 ROOT = Path(__file__).parents[2]
 CLIPS = ROOT / "fixtures" / "clips"
 FAMILY = ROOT / "fixtures" / "family"
+FOOTAGE_FPS, FOOTAGE_SIZE = 10, (320, 180)
 STEP_S = 0.2  # five frames a second, as the default
 
 Image = NDArray[np.uint8]
@@ -137,3 +139,43 @@ def events_of(footage: Iterator[Plane] | Sequence[Plane], plan: config.HealthCon
     for t, plane in footage:
         detector.observe(t, plane)
     return events
+
+
+def _yard(seconds: float) -> list[Image]:
+    """Pictures of the yard, small, ten a second."""
+    with av.open(str(CLIPS / "yard.mp4")) as footage:
+        frames = []
+        for frame in footage.decode(video=0):
+            if len(frames) < float(frame.time) * FOOTAGE_FPS:
+                frames.append(frame.reformat(*FOOTAGE_SIZE).to_ndarray(format="bgr24"))
+            if float(frame.time) > seconds:
+                break
+    return frames
+
+
+def _encode(path: Path, frames: list[Image]) -> Path:
+    with av.open(str(path), "w") as out:
+        stream = out.add_stream("libx264", rate=FOOTAGE_FPS)
+        stream.width, stream.height, stream.pix_fmt = *FOOTAGE_SIZE, "yuv420p"
+        stream.codec_context.gop_size = FOOTAGE_FPS
+        stream.options = {"preset": "ultrafast", "bf": "0", "qp": "20"}  # so that the same picture stays the same
+        for frame in frames:
+            out.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="bgr24")))
+        out.mux(stream.encode(None))
+    return path
+
+
+def _grey_covered(frame: Image) -> Image:
+    return np.repeat(covered(np.ascontiguousarray(frame[..., 1]))[..., None], 3, axis=2)
+
+
+def films_of(folder: Path) -> dict[str, Path]:
+    """Films of a camera in the yard, ten frames a second: healthy, and with each fault that its picture may have."""
+    seen = _yard(12)
+    return {
+        "healthy": _encode(folder / "healthy.mp4", seen),
+        "frozen": _encode(folder / "frozen.mp4", [seen[40]] * 50),
+        "turned": _encode(folder / "turned.mp4", [turned(frame) for frame in seen]),
+        "black": _encode(folder / "black.mp4", [np.full_like(seen[0], 3)] * 20),
+        "covered": _encode(folder / "covered.mp4", [_grey_covered(frame) for frame in seen]),
+    }
