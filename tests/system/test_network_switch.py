@@ -214,7 +214,7 @@ def test_where_memory_is_short_ingest_is_started_anew_and_it_says_so(make: Calla
 
 
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("kills", [pytest.param(5, id="few"), pytest.param(200, id="all", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [pytest.param(3, id="few"), pytest.param(200, id="all", marks=pytest.mark.slow)])
 def test_kill_9_of_ingest_at_any_moment_of_a_switch_leaves_a_network_that_works(
     make: Callable[..., Site], tmp_path: Path, kills: int
 ) -> None:
