@@ -215,7 +215,7 @@ def test_where_memory_is_short_ingest_is_started_anew_and_it_says_so(make: Calla
     assert "started anew" in site.switch.fault
 
 
-KILLS = [pytest.param(26, 5, id="few")] + [
+KILLS = [pytest.param(26, 3, id="few")] + [
     pytest.param(seed, 25, id=f"part-{seed}-of-8", marks=pytest.mark.slow) for seed in range(1, 9)
 ]  # 200 in all; a run that was cut goes on with the parts that are left
 
