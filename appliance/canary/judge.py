@@ -245,10 +245,15 @@ class CandidateJudge:
                 yield f"{STRATUM_MIN - seen} more objects by {light}"
 
 
-def judged_alerts(alerts: Iterable[tuple[bool, bool, bool | None]]) -> Judgement:
+def judged_alerts(
+    alerts: Iterable[tuple[bool, bool, bool | None]],
+    verdicts: Iterable[tuple[bool, bool]] = (),
+    expectations: Iterable[tuple[bool, bool]] = (),
+) -> Judgement:
     """Return what alerts say of changed settings: raised with those in force, raised with the changed ones, and truth.
 
     truth: whether it is right, as a person said; None: nobody did. Such an alert proves nothing when it is left out.
+    verdicts, expectations: whether what is in force, and the candidate, is right about an alert, a kept scenario.
     """
     judge = CandidateJudge("alerts")
     for old, new, truth in alerts:
@@ -256,6 +261,10 @@ def judged_alerts(alerts: Iterable[tuple[bool, bool, bool | None]]) -> Judgement
             judge.add_answer(old_right=old == truth, new_right=new == truth)
         elif new:
             judge.add_unknown(gained=not old)
+    for old, new in verdicts:
+        judge.add_answer(old_right=old, new_right=new)
+    for old, new in expectations:
+        judge.add_expectation(old_right=old, new_right=new)
     return judge.verdict()
 
 
