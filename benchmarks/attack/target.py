@@ -102,6 +102,7 @@ class Target:
             "storage": {"dir": str(self.folder / "data")},
             "dashboard": {"port": 0, "token": TOKEN},
             "uplink": {"url": self.site_url},
+            "detector": {"backend": "onnx", "device": "cpu", "precision": "int8"},  # nothing is measured first
             "cameras": {
                 "yard": {"url": f"file:{clip}", "zones": {"all": zone}, "rules": rules},
                 "away": {"url": f"rtsp://viewer:{CAMERA_SECRET}@127.0.0.1:9/x"},

@@ -24,7 +24,7 @@ CLIP = next((Path(__file__).parents[2] / "fixtures" / "clips").glob("*.mp4"))
 SITE = """
 storage: {{dir: {folder}/data}}
 dashboard: {{port: 0}}
-detector: {{model: builtin:hog}}
+detector: {{backend: onnx, device: cpu, precision: int8}}
 cameras:
   yard: {{url: "file:{clip}", rules: []}}
 """
