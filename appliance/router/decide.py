@@ -62,7 +62,7 @@ class RouterTuning:
 TUNING = RouterTuning()
 _NOT_DOUBTED = (None, "rechecked", "confirmed")
 """The appliance's own second detection did not look, or found the object again."""
-_WAITS = {
+WAITS = {
     "budget": "waits until the budget is renewed",
     "box": "waits until the appliance is less loaded",
     "queue": "waits until fewer questions are in the queue",
@@ -385,12 +385,12 @@ def _postponed(decided: RouterDecision, case: RouterCase, settings: EscalationCo
     if any(not limit.ever_has_room(decided.cost, reserve) for limit in case.limits):
         never = "one question costs more than the budget allows"
     elif wait.until_t is not None and wait.until_t - case.now > settings.expire_hours * 3600:
-        never = "it would expire before its time came: it " + _WAITS[wait.why]
+        never = "it would expire before its time came: it " + WAITS[wait.why]
     if never:
         return RouterDecision(
             "never", never, evidence=decided.evidence, value=decided.value, cost=decided.cost, edge=decided.edge
         )
-    return replace(decided, when="later", reason=f"{decided.reason}; it {_WAITS[wait.why]}", wait=wait)
+    return replace(decided, when="later", reason=f"{decided.reason}; it {WAITS[wait.why]}", wait=wait)
 
 
 def _first_evidence(inputs: RouteInputs, settings: EscalationConfig, edge: EdgeAnswer) -> EvidenceStep:

@@ -9,6 +9,7 @@ import json
 import os
 import platform
 import resource
+import signal
 import socket
 import subprocess
 import sys
@@ -172,6 +173,14 @@ def test_cpu_time_is_limited_however_long_the_clock_may_run(sandbox: Sandbox) ->
     with pytest.raises(SandboxDied, match="more CPU time than it may"):
         sandbox.call("spin", wall_s=250.0, cpu_s=0.1)
     assert sandbox.call("echo", 1) == 1
+
+
+def test_a_child_that_gets_no_cpu_time_is_killed_before_the_clock_is_over(sandbox: Sandbox) -> None:
+    assert sandbox.call("echo", 1) == 1
+    os.kill(sandbox.pid, signal.SIGSTOP)  # as in a call of a driver that does not answer
+    with pytest.raises(SandboxDied, match=r"no CPU time for 0\.5 s"):
+        sandbox.call("echo", 2, wall_s=250.0, still_s=0.5)
+    assert sandbox.call("echo", 3, still_s=30.0) == 3
 
 
 def test_memory_is_limited_beyond_what_the_modules_take(sandbox: Sandbox) -> None:
