@@ -124,6 +124,13 @@ WEEKLY: dict[str, str] = {
         "[vedette-nano] on the same versions",
     "contract/test_tensorrt.py::test_our_networks_are_built_on_every_version[11.4.0.106-int8-flags3-True]":
         "[vedette-nano] on the same versions",
+    "replay/test_own_network.py::test_costs_no_more_than_its_teachers":
+        "its operators and size, in the same file; it changes only when a network ships",
+    "unit/test_track_identity.py::test_at_a_junction_no_car_has_the_number_of_one_that_waited_there[False-False-0]":
+        "[False-True-0]",
+    "unit/test_shown_secrets.py::test_no_answer_shows_a_secret[as_blocks]": "[with_comments]",
+    "unit/test_render_family.py::test_a_frame_is_its_number_alone":
+        "unit/test_render.py: what is drawn does not change between runs",
     # 3 s each, as the commands above
     "system/test_nothing_leaves.py::test_nothing_is_looked_up_contacted_or_left_but_what_was_asked_for[replay]":
         "[edge_only] and [worker]",
@@ -132,6 +139,7 @@ WEEKLY: dict[str, str] = {
     # 4 to 10 s each: of tools that no appliance runs
     "unit/test_evaluate_command.py::test_vedette_nano_is_not_worse_on_the_rendered_clips_than_it_was":
         "replay/test_family.py; the other tests of the file",
+    "unit/test_evaluate_kinds.py::test_the_line_of_a_networks_scores_is_found": "the other tests of the file",
     "contract/test_gpu_benchmark.py::test_a_rehearsal_runs_from_an_empty_folder": "the other tests of the file",
     "unit/test_bench.py::test_each_way_is_measured_or_named_with_its_reason": "the other tests of the file",
     "unit/test_evaluate.py::test_the_teacher_scores_on_pets_what_is_known_of_it": "replay/test_pets_accuracy.py",

@@ -219,6 +219,19 @@ def test_it_has_no_secret_of_this_process(sandbox: Sandbox, monkeypatch: pytest.
 
 @pytest.fixture
 def confined(sandbox: Sandbox) -> Sandbox:
+    return checked(sandbox)
+
+
+@pytest.fixture(scope="module")
+def one_for_all(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Sandbox, Path]]:
+    """Return a confined sandbox for calls that are all refused, and its folder: starting one is most of a test."""
+    folder = tmp_path_factory.mktemp("media")
+    sandbox = Sandbox("sandbox_attacks", LIMITS, SandboxFolders(writable=(folder,)), raises=(EvidenceError,))
+    yield checked(sandbox), folder
+    sandbox.close()
+
+
+def checked(sandbox: Sandbox) -> Sandbox:
     if ctypes.CDLL(None).syscall(444, None, 0, 1) < 1 or "Seccomp:" not in Path("/proc/self/status").read_text():
         pytest.skip("this kernel has no Landlock or no seccomp")
     sandbox.call("echo", 1)
@@ -292,14 +305,16 @@ OTHERS = {  # name: (its number on x86_64, on aarch64; its arguments). "FILE": o
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_it_reaches_no_other_process_and_changes_nothing_of_a_file_it_may_read(
-    confined: Sandbox, media: Path, name: str
+    one_for_all: tuple[Sandbox, Path], name: str
 ) -> None:
-    on_x86, on_arm, *values = OTHERS[name]
+    (confined, media), (on_x86, on_arm, *values) = one_for_all, OTHERS[name]
+    starts = confined.starts
     file = media / "segment.mp4"
     file.write_bytes(b"packets")
     given = [value.replace("FILE", str(file)) if isinstance(value, str) else value for value in values]
     why = confined.call("call", on_arm if platform.machine() == "aarch64" else on_x86, *given)
     assert errno.errorcode.get(why, "taken") in {"EPERM", "ENOSYS"}
+    assert confined.starts == starts, "it lives on"
 
 
 @pytest.mark.parametrize("attempt", ["abort", "renice", "lower_limits"])
