@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 # As `vedette --help` lists them.
 _ORDER = (
     "check", "run", "replay", "scenario", "tune", "evaluate", "bench", "cassette", "calibrate", "export", "egress",
-    "notify", "models", "advise", "users", "diagnostics", "backup", "restore", "cameras", "judge", "demo",
+    "notify", "models", "advise", "candidate", "users", "diagnostics", "backup", "restore", "cameras", "judge", "demo",
 )  # fmt: skip
 _ROWS = [row for table in (APPLIANCE, REPLAY, SCENARIO, DETECTOR) for row in table.rows]
 COMMANDS = sorted(_ROWS, key=lambda command: _ORDER.index(command.name.split()[0]))

@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 
 class EgressPolicy(Protocol):
-    """The owner's privacy rules as they stand now; what waits in the outbox may have been made under others."""
+    """The owner's present privacy rules; waiting escalations may have been made under earlier ones."""
 
     def forbids(self, escalation: Escalation) -> bool:
         """Nothing of it may leave."""
@@ -74,7 +74,7 @@ class OutgoingMessage:
 
 @dataclass(frozen=True, slots=True)
 class Flight:
-    """Messages of one escalation that go at once: its own message, or the next chunks of different files."""
+    """Messages of one escalation that are sent together: its own message, or the next chunks of different files."""
 
     queued: QueuedEscalation
     parts: tuple[OutgoingMessage, ...]
@@ -93,11 +93,11 @@ class UnreadableMedia(EvidenceError):
 
 
 class OutboxCheck:
-    """Puts an escalation in the outbox right before it is sent.
+    """Corrects an escalation in the outbox before it is sent.
 
-    Images of a camera that is `image_free` (made before the site file said so) are withheld here, at the one place
-    from which images leave. Owner: the uplink's task. State: of which escalations it is known, on this connection,
-    that the broker still has what was sent before.
+    Images of a camera that is `image_free` (made before the site file said so) are withheld here, at the one place from
+    which images leave. Owner: the uplink's task. State: the escalations whose earlier media are known, on this
+    connection, to be still at the broker.
     """
 
     def __init__(self, link: NatsLink, publisher: JetStreamPublisher, outbox: Outbox, policy: EgressPolicy) -> None:
@@ -118,7 +118,7 @@ class OutboxCheck:
     def apply_egress_policy(self, row: EscalationRow, media: Sequence[MediaRow]) -> bool:
         """Return True if the policy changed the escalation.
 
-        Either it may not leave, and is ended, or it had images that may not leave, and has none now.
+        Either the escalation may not leave and is ended, or its images may not leave and are removed.
         """
         if self._policy.forbids(row.body):
             logger.info("escalation %s ends: the privacy rules forbid it", row.id)
@@ -160,8 +160,9 @@ class EscalationMessageBuilder:
     async def build(self, queued: QueuedEscalation, media: Sequence[MediaRow]) -> Flight:
         """Return the next messages: chunks or, once the broker has them all, the escalation. Raise UnreadableMedia.
 
-        Of what is live, the next chunks of several files go together as far as they fit into one flight: each round
-        trip less is felt. The backlog goes chunk by chunk, since other escalations use the link meanwhile.
+        The next chunks of several files of a live escalation are sent together as far as they fit into one flight,
+        since each saved round trip matters. The backlog is sent chunk by chunk, since other escalations use the link
+        meanwhile.
         """
         row, parts, size, ids = queued.row, list[OutgoingMessage](), 0, set[str]()
         for each in media:
@@ -198,12 +199,12 @@ class EscalationMessageBuilder:
 
 
 class SendWorkers:
-    """Chooses what goes next for each flight anew, so that an alert does not wait for another's clip.
+    """Selects the next escalation again for each flight, so that an alert does not wait for another's clip.
 
-    One escalation is with one worker at a time, and its own message leaves when the broker has all its media. Together
-    the workers have at most a chunk's bytes in flight: that is what a cut costs. While a message of what is live is in
-    flight the backlog begins none, for a moment: they would be in each other's way, here and on the link.
-    Owner: the uplink's task. State: which escalations are with a worker, and how many bytes are in flight.
+    One worker at a time has an escalation, and its own message is sent after the broker has all its media. Together the
+    workers have at most the bytes of one chunk in flight; a cut costs no more than that. While a live message is in
+    flight, the backlog starts none for a short time, since both would delay each other here and on the link. Owner: the
+    uplink's task. State: the escalation of each worker, and the number of bytes in flight.
     """
 
     def __init__(
@@ -235,7 +236,7 @@ class SendWorkers:
         self._until = float("inf")
 
     def wake(self) -> None:
-        """There may be something to send (call it in the loop's thread); without it, it is seen within POLL_S."""
+        """Look for work at once (call it in the loop's thread); without this call within POLL_S."""
         self._more.set()
 
     @property
@@ -292,7 +293,7 @@ class SendWorkers:
             raise
 
     async def _next(self) -> Flight | None:
-        """Wait until a flight may go, and claim it; None: there is none, and no other worker is busy either."""
+        """Wait until a flight may be sent, and claim it; None: there is none, and no other worker is busy."""
         while not self._ending and not self._breaker.blocks:
             self._limiter.charge_overhead()
             if self._clock.monotonic() >= self._until:
@@ -329,7 +330,7 @@ class SendWorkers:
         return None
 
     async def _pick(self) -> QueuedEscalation | None:
-        """Return the next escalation. While the rate lets nothing of the backlog go, look up only what is live."""
+        """Return the next escalation. While the rate limit holds the backlog, look up only live ones."""
         while True:
             rest_s = self._limiter.wait_s(live=False) if self._limited else 0.0
             priorities = self._limiter.daily_cap.priorities()
@@ -371,12 +372,12 @@ class SendWorkers:
 
 
 class EscalationSender:
-    """Sends the messages of a flight, charges them to the limits, and records in the outbox what became of each.
+    """Sends the messages of a flight, charges them to the limits, and records the result of each in the outbox.
 
-    Invariant: the outbox learns of what the broker acknowledged, after that. All bytes put on the link are charged,
-    also those of failed attempts. Owner: the uplink's task. State: the ids of messages that left and were not
-    acknowledged, FLIGHT_BYTES_MAX at a cut; what has one of them is counted as `again`. Which escalations the broker
-    refused a message of, REFUSED_MAX at most, and until when they rest.
+    Invariant: a message is recorded in the outbox after the broker has acknowledged it. All bytes put on the link are
+    charged, also those of failed attempts. Owner: the uplink's task. State: the ids of messages that were sent and not
+    acknowledged (at most FLIGHT_BYTES_MAX at a cut); a message with such an id is counted as `again`. Also the
+    escalations of which the broker refused a message, at most REFUSED_MAX, and how long each waits.
     """
 
     def __init__(
@@ -406,7 +407,7 @@ class EscalationSender:
         return self._publisher.last_refused
 
     def refused(self) -> set[str]:
-        """Return the escalations that rest: the broker refused a message of theirs, and would refuse it once more."""
+        """Return the escalations that wait because the broker refused a message of theirs and would refuse it again."""
         now = self._clock.monotonic()
         self._refused_until = {name: until for name, until in self._refused_until.items() if until > now}
         return set(self._refused_until)
@@ -422,7 +423,7 @@ class EscalationSender:
         return 1
 
     async def resend(self, row: EscalationRow, message: NatsMessage) -> int:
-        """Send the escalation alone once more; returns how many went (1, or 0: not today, or it is refused)."""
+        """Send the escalation again without media; return how many were sent (0: daily cap, or refused)."""
         if row.id in self.refused():
             return 0
         if not self._limiter.daily_cap.fits(message.size, row.priority):
@@ -438,8 +439,8 @@ class EscalationSender:
     async def _send(self, row: EscalationRow, parts: Sequence[OutgoingMessage], *, resent: bool = False) -> bool:
         """Publish all and wait for every acknowledgement; False when one of them is refused for good.
 
-        Whatever becomes of the others, a chunk that was stored is recorded. That is one failed attempt, however many
-        messages failed. Raises UplinkError, also when the broker refuses one after the other, and StoreError.
+        A stored chunk is recorded even if other messages fail. Failures of one flight count as one failed attempt.
+        Raise UplinkError, also if the broker refuses one message after the other, and StoreError.
         """
         outcomes = await asyncio.gather(*(self._publish(row, each, resent) for each in parts), return_exceptions=True)
         failures = [(each.message.size, outcome) for each, outcome in zip(parts, outcomes, strict=True) if outcome]

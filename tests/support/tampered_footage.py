@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 import av
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from appliance import config
 from appliance.health.tamper_detector import TamperDetector
 from appliance.ingest.clip_reader import ClipReader
+from appliance.media.decoder import DecodedFrame
 from appliance.media.frames import FrameConverter
 from appliance.replay.conditions.condition_spec import ConditionSet
 from appliance.replay.conditions.frame_transform import frame_transform_of
@@ -64,15 +66,21 @@ def _frames(path: Path) -> tuple[tuple[float, Image, Image], ...]:
 
 
 def _weathered(path: Path, seconds: float, weather: str, step_s: float) -> Iterator[Plane]:
-    lens, converter, next_t = frame_transform_of(ConditionSet.parse(weather.split(","), 5)), FrameConverter(), 0.0
+    lens, converter = frame_transform_of(ConditionSet.parse(weather.split(","), 5)), FrameConverter()
     assert lens is not None
+    for frame in _examined(path, seconds, step_s):
+        yield round(frame.t, 3), converter.small_luma(lens(frame.index, frame.t, frame.av_frame)).copy()
+
+
+@lru_cache(maxsize=1)  # one kind of weather after the other comes over the same minute
+def _examined(path: Path, seconds: float, step_s: float) -> list[DecodedFrame]:
+    found, next_t = [], 0.0
     with ClipReader(str(path)) as clip:
-        for frame in clip.frames():
-            if frame.t > seconds:
-                return
+        for frame in itertools.takewhile(lambda each: each.t <= seconds, clip.frames()):
             if frame.t >= next_t - 0.002:
                 next_t = frame.t + step_s
-                yield round(frame.t, 3), converter.small_luma(lens(frame.index, frame.t, frame.av_frame)).copy()
+                found.append(frame)
+    return found
 
 
 def _small(half: Image) -> Image:
