@@ -1,4 +1,4 @@
-"""Keeps one connection to a NATS server and reconnects, with backoff, for as long as the process lives."""
+"""Keeps one connection to a NATS server and reconnects, with backoff; makes the consumer of a site's verdicts."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
 from nats.aio.client import Client
+from nats.js import JetStreamContext
+from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 
 from appliance.base.backoff import Backoff
 from appliance.base.broker_config import BrokerAddress, BrokerConfig
@@ -26,11 +28,16 @@ from appliance.broker.nats_connection import (
     explain,
     server_version,
 )
+from appliance.wire import STREAM_VERDICT, verdict_subject
 
 CANCEL_RETRY_S = 3.0  # longer than closing a connection takes
 _HEALTHY_AFTER_S = 10.0  # a connection that lasted this long resets the backoff
 FAILBACK_S = 300.0  # of a link that is not told
 _SAMPLE_S = 1.0  # between two readings of the socket's counters
+ACK_WAIT_S = 10.0  # what a lost connection carried comes again; a disk that takes longer gets it twice, which is once
+
+logger = logging.getLogger(__name__)
+Result = TypeVar("Result")
 
 
 async def end_tasks(*tasks: asyncio.Task[Any]) -> None:
@@ -61,12 +68,6 @@ async def until_set(stop: asyncio.Event, work: Coroutine[Any, Any, None], *keepe
                 each.result()
     finally:
         await end_tasks(task, stopping)
-
-
-logger = logging.getLogger(__name__)
-
-
-Result = TypeVar("Result")
 
 
 class NatsLink:
@@ -276,3 +277,36 @@ class NatsLink:
 
     def _why(self, error: Exception | None, otherwise: str) -> str:
         return f"the broker at {self._address}: {explain(error, otherwise, self._address)}"
+
+
+def site_consumer_name(site: str) -> str:
+    return f"site-{site}"
+
+
+async def make_site_consumer(jetstream: JetStreamContext, site: str) -> None:
+    """Make it, or leave the one that is the same. Raises nats errors.
+
+    Its name and filter are part of the request's subject, so that rights can be given for exactly this consumer.
+    """
+    name = site_consumer_name(site)
+    wanted = ConsumerConfig(
+        name=name,
+        durable_name=name,
+        filter_subject=verdict_subject(site),
+        ack_policy=AckPolicy.EXPLICIT,
+        deliver_policy=DeliverPolicy.ALL,
+        ack_wait=ACK_WAIT_S,
+        max_deliver=-1,
+    )
+    await jetstream.add_consumer(STREAM_VERDICT, wanted)
+
+
+def check_site_consumer(found: ConsumerConfig, site: str) -> None:
+    """Raise UplinkError when the consumer of this name reads anything but this site's verdicts, or hands them on."""
+    name = site_consumer_name(site)
+    if found.filter_subject != verdict_subject(site) or found.deliver_subject:
+        reads = found.filter_subject or "everything"
+        to = f" and hands it to {found.deliver_subject}" if found.deliver_subject else ""
+        raise UplinkError(
+            f"the consumer {name} at the broker reads {reads}{to}: somebody else made it; delete it there"
+        )
