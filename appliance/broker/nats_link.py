@@ -20,7 +20,6 @@ from appliance.base.clock import Clock
 from appliance.base.errors import UplinkError
 from appliance.broker.broker_choice import BrokerChoice
 from appliance.broker.nats_connection import (
-    PING_INTERVAL_S,
     ConnectFailed,
     LinkState,
     NatsConnection,
@@ -107,7 +106,7 @@ class NatsLink:
         self._client: Client | None = None
         self._up = asyncio.Event()
         self._down = asyncio.Event()
-        self._loss_task: asyncio.Task[Literal[True]] | None = None
+        self._loss: asyncio.Task[Literal[True]] | None = None
         self._connection: NatsConnection | None = None
         self._leaving: Literal["returns", "abandons"] | None = None
         self._byte_counter = WireByteCounter()
@@ -121,7 +120,11 @@ class NatsLink:
             try:
                 await self.run_once()
             except UplinkError as error:
-                self._report_down(str(error))
+                since = self._clock.now() if self.state.up else self.state.since
+                self.state = replace(self.state, up=False, since=since, error=str(error))
+                if str(error) != self._reported:
+                    logger.warning("%s; trying again until it works", error)
+                    self._reported = str(error)
                 self._next_broker()
             if self._clock.monotonic() - started > _HEALTHY_AFTER_S:
                 self._backoff.reset()
@@ -131,7 +134,7 @@ class NatsLink:
         """One connection, from opening it to its loss. Raises UplinkError with the reason."""
         connection = await self._connect()
         client, tcp = connection.client, connection.socket()
-        watchdog = asyncio.create_task(self._ping(connection), name="watchdog of the link")
+        watchdog = asyncio.create_task(connection.watch(), name="watchdog of the link")
         looking = asyncio.create_task(self._look_for_better(connection), name="probe of a better region")
         try:
             self._connection = connection
@@ -154,12 +157,6 @@ class NatsLink:
                 self._byte_counter.closed(self.state)
                 if tcp is not None:
                     tcp.close()
-
-    async def _ping(self, connection: NatsConnection) -> None:
-        """Run the watchdog: a broker that does not answer is lost, whatever nats-py believes."""
-        while not connection.dead:
-            await asyncio.sleep(PING_INTERVAL_S)
-            await connection.ping()
 
     async def _look_for_better(self, connection: NatsConnection) -> None:
         """Probe the regions that come first, while the link is in another one; return to one that has lasted."""
@@ -230,20 +227,16 @@ class NatsLink:
     async def while_up(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Return the result of `work`, or UplinkError once the connection is lost: nats-py would let it time out."""
         task = asyncio.create_task(work)
+        if self._loss is None or (self._loss.done() and not self._down.is_set()):  # one for all messages that wait
+            self._loss = asyncio.create_task(self._down.wait(), name="loss of the link")
         try:
-            await asyncio.wait({task, self._loss()}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({task, self._loss}, return_when=asyncio.FIRST_COMPLETED)
             if not task.done():
                 raise UplinkError(f"the broker at {self._address}: the connection was lost")
             return task.result()
         finally:
             if not task.done():
                 await end_tasks(task)
-
-    def _loss(self) -> asyncio.Task[Literal[True]]:
-        """Return a task that ends with the connection: one for all messages that wait for that."""
-        if self._loss_task is None or (self._loss_task.done() and not self._down.is_set()):
-            self._loss_task = asyncio.create_task(self._down.wait(), name="loss of the link")
-        return self._loss_task
 
     async def _connect(self) -> NatsConnection:
         connection, began = NatsConnection(), self._clock.monotonic()
@@ -267,13 +260,6 @@ class NatsLink:
         )  # fmt: skip
         self._up.set()
         logger.info("connected to the broker at %s (nats-server %s)", self._address, server_version(client))
-
-    def _report_down(self, why: str) -> None:
-        since = self._clock.now() if self.state.up else self.state.since
-        self.state = replace(self.state, up=False, since=since, error=why)
-        if why != self._reported:
-            logger.warning("%s; trying again until it works", why)
-            self._reported = why
 
     def _why(self, error: Exception | None, otherwise: str) -> str:
         return f"the broker at {self._address}: {explain(error, otherwise, self._address)}"

@@ -130,7 +130,7 @@ class Core:
     def _end_run(self, reason: str) -> None:
         for camera in self._settings.cameras.values():
             self._flush(camera)
-            self._commit(camera, camera.pipeline.close(self._camera_now(camera), reason))
+            self._commit(camera, camera.pipeline.close(camera.now(self._clock), reason))
         self._backlog.write(partial(self._stores.cameras.mark_all_lost, self._clock.now(), reason))
         self._faults.end_all(reason)
 
@@ -152,7 +152,7 @@ class Core:
             same = following is not None and following.settings == camera.settings and old.alerts == new.alerts
             if not same:
                 self._flush(camera)
-                self._commit(camera, camera.pipeline.close(self._camera_now(camera), SETTINGS_CHANGED))
+                self._commit(camera, camera.pipeline.close(camera.now(self._clock), SETTINGS_CHANGED))
             if following is not None:
                 following.take_over(camera, unchanged=same)
         self._faults.end_of_others(new.cameras)
@@ -195,7 +195,7 @@ class Core:
         self._backlog.retry()
         for camera in self._settings.cameras.values():
             self._flush(camera)
-            self._commit(camera, camera.pipeline.tick(self._camera_now(camera)))
+            self._commit(camera, camera.pipeline.tick(camera.now(self._clock)))
         self._late.answer_requests(self._settings)
         if self._settings.maintenance is not None and not self._backlog.waiting:
             self._settings.maintenance.run_once(self._backlog.write)
@@ -239,12 +239,6 @@ class Core:
             self._backlog.write_or_drop(
                 partial(self._stores.boxes.append, camera.name, camera.session, frames), len(frames)
             )
-
-    def _camera_now(self, camera: CameraContext) -> float:
-        """Return the time by the camera's clock: a camera with a wrong clock must not end its alerts early or never."""
-        if camera.last_t is None:
-            return self._clock.now()
-        return camera.last_t + (self._clock.monotonic() - camera.last_at)
 
 
 def _meter(meter: Meter, message: CameraMeter) -> None:
