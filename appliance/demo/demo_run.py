@@ -135,7 +135,7 @@ class DemoConsole:
         if self._as_json:
             line = json.dumps({"event": event, "t": round(now, 3), **fields})
         else:
-            line = f"{_clock_time(now)}  {text}" if stamped else text
+            line = f"{datetime.fromtimestamp(now).astimezone():%H:%M:%S}  {text}" if stamped else text
         try:
             print(redact(line if self._as_json else printable(line)), file=self._out, flush=True)
         except BrokenPipeError:
@@ -190,10 +190,6 @@ class AlertReporter:
 
 def _sentence(reason: str) -> str:
     return f" - {reason}" if reason else ""
-
-
-def _clock_time(t: float) -> str:
-    return datetime.fromtimestamp(t).astimezone().strftime("%H:%M:%S")
 
 
 LOG_BYTES_MAX = 4 * 1024 * 1024  # of one program; some 30,000 lines

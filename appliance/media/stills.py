@@ -333,7 +333,7 @@ def _decode(segment: RecordedSegment, positions: Sequence[_FramePosition]) -> It
                 for frame in opened.stream.codec_context.decode(packet):
                     position = None if frame.pts is None else wanted.pop(frame.pts, None)
                     if position is not None:
-                        yield position, Still(position.t, _bgr(frame))
+                        yield position, Still(position.t, cast("NDArray[np.uint8]", frame.to_ndarray(format="bgr24")))
                 if not wanted:
                     return
         except FFmpegError as error:
@@ -369,7 +369,3 @@ def _bgr_within(frame: av.VideoFrame, side_max: int) -> NDArray[np.uint8]:
     width, height = (max(1, round(side * scale)) for side in (frame.width, frame.height))
     small = frame.reformat(width=width, height=height, format="bgr24", interpolation="AREA")
     return cast("NDArray[np.uint8]", small.to_ndarray())
-
-
-def _bgr(frame: av.VideoFrame) -> NDArray[np.uint8]:
-    return cast("NDArray[np.uint8]", frame.to_ndarray(format="bgr24"))
