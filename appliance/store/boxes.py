@@ -19,7 +19,7 @@ SPAN_ROWS_MAX = 20_000  # an hour at 5 frames a second
 AHEAD_S_MAX = 60.0  # a camera's own clock is believed that far
 MINUTE_S = 60  # seconds
 NOTED_MAX = 64  # sessions of a camera whose header was stored already
-KEPT_BYTES_MAX = 64 * 1024 * 1024  # of the boxes beside a clip: an hour has 10 MB; a larger file is damaged
+KEPT_BYTES_MAX = 64 * 1024 * 1024  # SPAN_ROWS_MAX frames of 3 kB, some 30 objects each; a larger file is damaged
 
 
 @dataclass(frozen=True, slots=True)
