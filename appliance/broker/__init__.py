@@ -15,6 +15,7 @@ from appliance.broker.nats_link import (
     end_tasks,
     make_site_consumer,
     site_consumer_name,
+    stay_subscribed,
     until_set,
 )
 
@@ -29,5 +30,6 @@ __all__ = [
     "end_tasks",
     "make_site_consumer",
     "site_consumer_name",
+    "stay_subscribed",
     "until_set",
 ]

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
 from nats.aio.client import Client
+from nats.aio.msg import Msg
 from nats.js import JetStreamContext
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 
@@ -20,6 +21,7 @@ from appliance.base.clock import Clock
 from appliance.base.errors import UplinkError
 from appliance.broker.broker_choice import BrokerChoice
 from appliance.broker.nats_connection import (
+    NATS_ERRORS,
     ConnectFailed,
     LinkState,
     NatsConnection,
@@ -263,6 +265,28 @@ class NatsLink:
 
     def _why(self, error: Exception | None, otherwise: str) -> str:
         return f"the broker at {self._address}: {explain(error, otherwise, self._address)}"
+
+
+async def stay_subscribed(
+    link: NatsLink, subject: str, take: Callable[[Msg], Awaitable[None]], pending_bytes: int, *, retry_s: float
+) -> None:
+    """Have each message of a subject taken, over any number of connections, until cancelled.
+
+    retry_s: before it is asked for again where the broker does not let us.
+    """
+    while True:
+        client = await link.client()
+        try:
+            subscribed = await client.subscribe(subject, cb=take, pending_bytes_limit=pending_bytes)
+            try:
+                await link.while_up(asyncio.Event().wait())
+            finally:
+                with contextlib.suppress(*NATS_ERRORS):
+                    await subscribed.unsubscribe()
+        except UplinkError:
+            continue  # the connection was lost: there is another one when `client` returns
+        except NATS_ERRORS:
+            await asyncio.sleep(retry_s)
 
 
 def site_consumer_name(site: str) -> str:

@@ -9,9 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from rich.progress import BarColumn, DownloadColumn, TextColumn, TransferSpeedColumn
-
-from appliance.base.console import CommandProgress
+from appliance.base.console import DOWNLOADED, CommandProgress
 from appliance.base.errors import ModelError, PreconditionError, UsageError
 from appliance.bundle.bundle_fetch import BundleFetch, FetchPlan
 from appliance.bundle.bundle_store import BundleStore, InForce
@@ -145,8 +143,7 @@ def _json(each: ModelStatus) -> dict[str, object]:
 
 @contextlib.contextmanager
 def _download(folder: Path, name: str, *, quiet: bool) -> Iterator[ModelDownload]:
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with CommandProgress(*columns, quiet=quiet) as bar:
+    with CommandProgress(*DOWNLOADED, quiet=quiet) as bar:
         task = bar.add_task(name, total=None)
         yield ModelDownload(folder, lambda done, whole: bar.update(task, completed=done, total=whole or None))
 
@@ -160,8 +157,7 @@ def install_command(name: str, *, address: str, root: Path | None, use: bool, ca
     ref = BundleRef.parse(name) if "@" in name else newest_version(trusted.offered(), name)
     genuine = trusted.genuine(ref)
     check_minimum(genuine.manifest, own_version())
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with CommandProgress(*columns, quiet=as_json) as bar:
+    with CommandProgress(*DOWNLOADED, quiet=as_json) as bar:
         task = bar.add_task(str(ref), total=None)
         fetch = BundleFetch(
             store, trusted.repository, lambda done, whole: bar.update(task, completed=done, total=whole or None)

@@ -19,11 +19,10 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
 from appliance import config
 from appliance.base.clock import SystemClock, parse_moment
-from appliance.base.console import CommandProgress, text_console
+from appliance.base.console import COUNTED, CommandProgress, text_console
 from appliance.base.errors import EvidenceError, StoreError, UsageError
 from appliance.config import DecisionConfig, StorageConfig
 from appliance.keep.scenario_exporter import own_clip, recorded_segments
@@ -531,7 +530,6 @@ def _print(report: ExportReport, to: Path, zipped: Path | None, console: Console
 
 @contextlib.contextmanager
 def _progress(*, quiet: bool) -> Iterator[ExportProgress]:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with CommandProgress(*columns, quiet=quiet) as bar:
+    with CommandProgress(*COUNTED, quiet=quiet) as bar:
         task = bar.add_task("exporting alerts", total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)

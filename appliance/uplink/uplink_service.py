@@ -17,7 +17,7 @@ from appliance.base.backoff import Backoff
 from appliance.base.clock import Clock
 from appliance.base.errors import StoreError, StoreUnavailable, UplinkError, lacks_files
 from appliance.base.service_loop import ServiceLoop
-from appliance.broker import NATS_ERRORS, BrokerChoice, LinkState, NatsLink, end_tasks
+from appliance.broker import NATS_ERRORS, BrokerChoice, LinkState, NatsLink, end_tasks, stay_subscribed
 from appliance.config import UplinkConfig
 from appliance.store.alerts import AlertStore
 from appliance.store.meter import Meter
@@ -377,19 +377,7 @@ class WantedResponder:
 
     async def run(self) -> None:
         """Answer until cancelled. Where the broker does not let us, workers judge without asking."""
-        while True:
-            client = await self._link.client()
-            try:
-                requests = await client.subscribe(self._subject, cb=self._answer, pending_bytes_limit=PENDING_BYTES_MAX)
-                try:
-                    await self._link.while_up(asyncio.Event().wait())
-                finally:
-                    with contextlib.suppress(*NATS_ERRORS):
-                        await requests.unsubscribe()
-            except UplinkError:
-                continue  # the connection was lost: there is another one when `client` returns
-            except NATS_ERRORS:
-                await asyncio.sleep(RETRY_S)
+        await stay_subscribed(self._link, self._subject, self._answer, PENDING_BYTES_MAX, retry_s=RETRY_S)
 
     async def _answer(self, message: Msg) -> None:
         with contextlib.suppress(StoreError, UnicodeDecodeError, *NATS_ERRORS):  # no answer: it is judged
