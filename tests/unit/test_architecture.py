@@ -71,7 +71,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "pynvml": ("appliance.sensors.appliance_sensors",),
     "pytest": ("appliance.lab.scenario.pytest_plugin",),
     "rich": ("appliance.replay",
-        "appliance.base.console", "appliance.cli.models_command", "appliance.cli.egress_command", "appliance.lab",
+        "appliance.base.console", "appliance.cli.egress_command", "appliance.lab",
         "appliance.cli.calibrate_command", "appliance.cli.site_check", "appliance.cli.users_command",
     ),
     "securesystemslib": ("appliance.bundle.publisher",),
