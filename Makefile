@@ -9,7 +9,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # Empty, which is off: the tests start hundreds of processes, each of which would compile the sources again.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help setup demo test test-quick test-slow test-all test-train lint bench bench-ingest soak soak-day chaos format clean browser mosquitto promtool attack fuzz mutation lock newest fresh sbom
+.PHONY: help setup demo test test-quick test-slow test-all test-train lint bench bench-ingest soak soak-day chaos format clean browser mosquitto promtool attack fuzz mutation lock newest fresh sbom screens
 
 help:            ## say what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -30,9 +30,9 @@ $(VENV)/.ready: pyproject.toml deploy/requirements-dev.lock deploy/requirements-
 demo: setup      ## see it work: cameras over RTSP, alerts, cloud verdicts, dashboard (CLIP=path for your own footage, VLM=http://... for a real judge)
 	$(BIN)/vedette demo $(if $(CLIP),--clip "$(CLIP)") $(if $(VLM),--vlm "$(VLM)") $(if $(VLM_MODEL),--vlm-model "$(VLM_MODEL)")
 
-# Twice as many as there are cores: many tests wait for cameras and brokers that go on in real time.
+# More than there are cores: many tests wait for cameras and brokers that go on in real time.
 test: setup browser mosquitto promtool  ## run every test that CI runs, files side by side on all cores (ARGS="--durations=80")
-	$(BIN)/python -m pytest -n $$(( $$(nproc) * 2 )) --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(BIN)/python -m pytest -n $$(( $$(nproc) * 5 / 2 )) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-quick: setup ## the unit tests that need no browser, broker or camera, in about a minute
 	$(BIN)/python -m pytest tests/unit -m 'not slow and not thorough' -n $$(( $$(nproc) * 3 / 2 )) --dist loadfile -q $(ARGS)
@@ -74,6 +74,9 @@ lint: setup      ## ruff, mypy --strict, the import contracts, and tsc and biome
 format: setup    ## format the sources
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+screens: setup   ## take the pictures of README and docs anew, of a running `make demo` (URL=http://...)
+	$(BIN)/python -m benchmarks.screenshots $(or $(URL),http://127.0.0.1:8080) docs/screens --readme
 
 bench: setup     ## measure, and print the table that benchmarks/RESULTS.md quotes
 	$(BIN)/python -m benchmarks

@@ -1,6 +1,7 @@
-"""A worker in a process of its own whose engine has no model: it answers after a fixed time.
+"""A worker in a process of its own whose engine has no model: it answers after a fixed time, or asks a scripted server.
 
     .venv/bin/python -m benchmarks.instant_worker nats://127.0.0.1:4222 --concurrency 16 --latency-s 0.2
+    .venv/bin/python -m benchmarks.instant_worker nats://127.0.0.1:4222 --engine http://127.0.0.1:8000/v1
 
 In production the worker is far from the site, so a benchmark must not run both in one Python interpreter. It prints
 `ready` and ends when its input does.
@@ -15,8 +16,9 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import get_args
 
 from appliance.base.broker_config import BrokerConfig
 from appliance.base.clock import SystemClock
@@ -24,8 +26,10 @@ from appliance.broker import NatsLink
 from appliance.types import JudgeKind
 from appliance.wire import Need
 from cloud_worker.config import HandlingConfig as WorkerSettings
-from cloud_worker.config import RedetectEngine, StatusConfig, WorkerConfig
+from cloud_worker.config import OpenAiEngine, RedetectEngine, StatusConfig, WorkerConfig
+from cloud_worker.engines.openai_vlm import OpenAiVlm
 from cloud_worker.judge import Judge, JudgeCase, Opinion
+from cloud_worker.prompt import AnswerOrder
 from cloud_worker.worker import Worker
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -54,10 +58,18 @@ class Instant:
 
 @contextlib.contextmanager
 def instant_worker(
-    url: str, *, concurrency: int = 4, latency_s: float = 0.0, shed_s: Mapping[str, float] | None = None
+    url: str,
+    *,
+    concurrency: int = 4,
+    latency_s: float = 0.0,
+    shed_s: Mapping[str, float] | None = None,
+    engine: Sequence[str] = (),
 ) -> Iterator[None]:
-    """Run a worker process that is ready, for the time of the block. shed_s: as in the worker file, by priority."""
-    command = [sys.executable, "-m", "benchmarks.instant_worker", url]
+    """Run a worker process that is ready, for the time of the block.
+
+    shed_s: as in the worker file, by priority. engine: the options of a model server that is asked instead.
+    """
+    command = [sys.executable, "-m", "benchmarks.instant_worker", url, *engine]
     command += ["--concurrency", str(concurrency), "--latency-s", str(latency_s), "--shed-s", json.dumps(shed_s or {})]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT)
     assert process.stdin is not None
@@ -82,6 +94,8 @@ def main() -> None:
     parser.add_argument("--concurrency", type=int, default=4)
     parser.add_argument("--latency-s", type=float, default=0.0)
     parser.add_argument("--shed-s", type=json.loads, default={}, help="seconds by priority, as JSON")
+    parser.add_argument("--engine", metavar="URL", help="an OpenAI-compatible server that judges")
+    parser.add_argument("--order", choices=get_args(AnswerOrder), default="reason_first", help="of its answer")
     asyncio.run(_work(parser.parse_args()))
 
 
@@ -90,7 +104,12 @@ async def _work(options: argparse.Namespace) -> None:
     settings = WorkerSettings(name="w1", concurrency=options.concurrency, drain_s=5.0, shed_s=options.shed_s)
     link = NatsLink(BrokerConfig(url=options.url), "worker", clock)
     config = WorkerConfig(engine=RedetectEngine(kind="redetect"), worker=settings, status=StatusConfig())
-    worker = Worker(config, Judge(Instant(options.latency_s), "w1", clock), link, clock)
+    if options.engine:
+        model = OpenAiEngine(kind="openai", url=options.engine, model="bench", answer_order=options.order)
+        judge = Judge(OpenAiVlm(model, clock), "w1", clock)
+    else:
+        judge = Judge(Instant(options.latency_s), "w1", clock)
+    worker = Worker(config, judge, link, clock)
 
     def wait_for_the_end() -> None:
         sys.stdin.buffer.read()

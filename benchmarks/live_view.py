@@ -2,9 +2,9 @@
 
 A 4 Mbit/s camera (720p, 20 fps, a key frame each second) is recorded in real time by the recorder, which writes as in
 the appliance; a process serves its dashboard, and this one reads `/api/v1/live` as browsers do. The cost is the
-CPU-seconds of the serving process (user and system), over those that it takes with no viewer, per second and viewer:
-the share of a core. The ages tell how old the first frame of each piece is as it arrives; a player must stay behind at
-least that much.
+CPU-seconds (user and system) of the serving process and of its children, which read and convert video, over those that
+they take with no viewer, per second and viewer: the share of a core. What the children took is also printed by itself.
+The ages tell how old the first frame of each piece is as it arrives; a player must stay behind at least that much.
 
 `--h265 1920x1080`: the camera sends the rendered yard as H.265 of that size, 15 frames a second with a key frame each
 two seconds, and viewers ask for H.264. Printed is also what the conversion takes, by its own count, and how long a
@@ -179,8 +179,15 @@ def converting_s(port: int) -> float:
 
 
 def cpu_s(pid: int) -> float:
+    """Return what a process has taken of the processor, with its children that have ended."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+
+
+def media_s(pid: int) -> float:
+    """Return what the children of a process that live, and theirs, have taken of the processor."""
+    children = [each for file in Path(f"/proc/{pid}/task").glob("*/children") for each in file.read_text().split()]
+    return sum(cpu_s(int(child)) + media_s(int(child)) for child in children)
 
 
 def main() -> None:
@@ -211,12 +218,13 @@ def main() -> None:
         time.sleep(SETTLE_S)
         idle: list[float] = []
         for viewers in wanted.viewers * wanted.rounds:
-            before, began = cpu_s(child.pid), time.monotonic()
+            core, media, began = cpu_s(child.pid), media_s(child.pid), time.monotonic()
             converted = converting_s(port)
             got, noted = asyncio.run(watch(port, viewers, wanted.seconds, query))
-            took, lasted = cpu_s(child.pid) - before, time.monotonic() - began
-            share = 100 * took / lasted
-            line = f"{viewers:3} viewers: {share:5.2f} % of a core"
+            core, media = cpu_s(child.pid) - core, media_s(child.pid) - media
+            lasted = time.monotonic() - began
+            share = 100 * (core + media) / lasted
+            line = f"{viewers:3} viewers: {share:5.2f} % of a core, of it media {100 * media / lasted:.2f} %"
             if not viewers:
                 idle.append(share)
             else:

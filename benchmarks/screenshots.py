@@ -3,6 +3,8 @@
 `vedette demo` plays rendered footage, so that what it shows may be shown to anybody: start it, wait for some alerts,
 and give its address. Each page is kept at 390, 1440 and 2560 CSS pixels, light and dark, as PAGE-WIDTH-SCHEME.png;
 `--language de` asks for another language, `--only alerts,live` for some pages.
+
+`make screens` takes those that README.md and docs/dashboard.md show, of a running `make demo`, into docs/screens.
 """
 
 from __future__ import annotations
@@ -12,6 +14,8 @@ import os
 import shutil
 from pathlib import Path
 
+import cv2
+import numpy as np
 from playwright import sync_api as playwright
 
 WIDTHS = {390: 844, 1440: 900, 2560: 1440}
@@ -23,6 +27,8 @@ PAGES = {
     "users": "/users", "access": "/access", "account": "/account", "system": "/system", "login": "/login",
     "missing": "/nowhere",
 }  # fmt: skip
+README = {"alerts": "alerts", "alert": "alert", "timeline": "timeline", "zones": "camera-edit", "phone": "alerts"}
+README_SIZE, QUALITY = (1000, 625), 80  # of what was 1440 wide; a phone's stay as they are
 SETTLE_MS = 1500  # of pictures and drawings that come after the page
 
 
@@ -43,6 +49,21 @@ def pages_of(page: playwright.Page, url: str) -> dict[str, str]:
     return found
 
 
+def take_readme(browser: playwright.Browser, pages: dict[str, str], url: str, folder: Path) -> None:
+    """Write the pictures that the documents show, bright, as WebP."""
+    for name, page_name in README.items():
+        width = 390 if name == "phone" else 1440
+        page = browser.new_page(
+            viewport={"width": width, "height": WIDTHS[width]}, color_scheme="light", locale="en-GB"
+        )
+        page.goto(url + pages[page_name])
+        page.wait_for_timeout(2 * SETTLE_MS)
+        image = cv2.imdecode(np.frombuffer(page.screenshot(), np.uint8), cv2.IMREAD_COLOR)
+        smaller = image if name == "phone" else cv2.resize(image, README_SIZE, interpolation=cv2.INTER_AREA)
+        cv2.imwrite(str(folder / f"{name}.webp"), smaller, [cv2.IMWRITE_WEBP_QUALITY, QUALITY])
+        page.close()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("url", help="of the dashboard, such as http://127.0.0.1:8080")
@@ -51,6 +72,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="names of pages, with commas")
     parser.add_argument("--widths", default="390,1440,2560")
     parser.add_argument("--schemes", default="light,dark")
+    parser.add_argument("--readme", action="store_true", help="only those that the documents show")
     parser.add_argument("--whole", action="store_true", help="all of each page, not what the window shows")
     wanted = parser.parse_args()
     wanted.folder.mkdir(parents=True, exist_ok=True)
@@ -60,6 +82,9 @@ def main() -> None:
         first = browser.new_page()
         pages = pages_of(first, wanted.url)
         first.close()
+        if wanted.readme:
+            take_readme(browser, pages, wanted.url, wanted.folder)
+            return
         for width in map(int, wanted.widths.split(",")):
             for scheme in wanted.schemes.split(","):
                 context = browser.new_context(

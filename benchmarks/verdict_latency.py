@@ -1,28 +1,37 @@
-"""From an escalation being ready to its verdict being applied, without a model's own time: the transport alone.
+"""From an escalation being made to its verdict being applied: the transport alone, or with a model of a given pace.
 
     .venv/bin/python -m benchmarks.verdict_latency --rate 100 --seconds 180
+    .venv/bin/python -m benchmarks.verdict_latency --pictures 2 --side 76 --rtt-ms 50     # two crops over a long way
+    .venv/bin/python -m benchmarks.verdict_latency --rate 276 --order decision_first       # an 8B model's pace
 
 A site (SQLite on disk), a nats-server and a worker process on this machine over loopback; four pictures of 60 KB a
 question; the engine answers at once (one with more than it can answer: benchmarks.verdicts.overload). Budget: p50
 0.15 s, p99 0.5 s at 100 questions a minute. `stages` are p50 and p95 of those of docs/worker.md, and `back` is from the
-verdict's making to its being applied.
+verdict's making to its being applied. `decision_s` and `whole_s` are p50, p90 and p99 by the broker's clock, from the
+escalation being stored to its decision, and to its whole verdict, being stored.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
+import math
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+import nats
 import numpy as np
 
-from appliance.wire import Verdict
+from appliance.wire import Verdict, verdict_subject
+from benchmarks.far_broker import far
 from benchmarks.instant_worker import instant_worker
+from benchmarks.verdicts import scripted_server
+from cloud_worker.prompt import AnswerOrder
 from tests.servers.nats import NatsServer, find_nats_servers
 from tests.servers.site import Site, evidence_image, site
 from tests.support.waiting import until
@@ -33,26 +42,41 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=100.0, help="questions a minute")
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--pictures", type=int, default=4)
+    parser.add_argument(
+        "--side", type=int, default=280, help="of each picture, in pixels: 280 is some 60 kB, 76 is 6 kB"
+    )
+    parser.add_argument("--rtt-ms", type=float, default=0.0, help="between site and broker, beyond loopback")
+    parser.add_argument("--order", choices=get_args(AnswerOrder), help="of a scripted engine's answer; none: no engine")
+    parser.add_argument("--first-token-ms", type=float, default=120.0, help="of that engine (120)")
+    parser.add_argument("--token-ms", type=float, default=7.0, help="likewise, of each further token (7)")
     parser.add_argument("--every-server", action="store_true", help="with each nats-server that is installed")
     options = parser.parse_args()
     for binary in find_nats_servers()[: None if options.every_server else 1]:
         with tempfile.TemporaryDirectory() as folder:
             server = NatsServer(binary, Path(folder) / "nats").start()
             try:
-                print(json.dumps({"server": binary.version, **measure(server.url, Path(folder) / "site", options)}))
+                with (
+                    far(server.port, options.rtt_ms / 1000) as port,
+                    scripted_server.served(options.first_token_ms / 1000, options.token_ms / 1000) as model,
+                ):
+                    way = f"nats://127.0.0.1:{port}" if options.rtt_ms else server.url
+                    engine = ["--engine", f"http://127.0.0.1:{model}/v1", "--order", options.order]
+                    found = measure(server.url, way, engine if options.order else [], Path(folder) / "site", options)
+                print(json.dumps({"server": binary.version, **found}))
             finally:
                 server.stop()
 
 
-def measure(url: str, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """Measure at a rate that can be answered."""
-    with instant_worker(url), site(folder, url) as here:
+def measure(url: str, way: str, engine: Sequence[str], folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Measure at a rate that can be answered. way: the broker as the site reaches it."""
+    with instant_worker(url, concurrency=16, engine=engine) as _, site(folder, way) as here:
         here.ask(-1)
         until(lambda: here.settled(-1), 60)  # connected, streams made
         count = int(options.rate * options.seconds / 60)
-        sent = ask(here, count, options.rate, lambda n: pictures(n, options.pictures))
+        sent = ask(here, count, options.rate, lambda n: pictures(n, options.pictures, options.side))
         until(lambda: here.settled(*range(count)), 60, every_s=0.2)
         found = ways(here, sent)
+        decision_s, whole_s = asyncio.run(stored_to_stored(url, here.name, sent))
         sent_bytes_each = here.meter_totals()["uplink_bytes"] / (count + 1)
     took = np.array([each["all"] for each in found])
     return {
@@ -62,8 +86,34 @@ def measure(url: str, folder: Path, options: argparse.Namespace) -> dict[str, An
         "p50_s": round(float(np.percentile(took, 50)), 4),
         "p99_s": round(float(np.percentile(took, 99)), 4),
         "max_s": round(float(took.max()), 4),
+        "decision_s": decision_s,
+        "whole_s": whole_s,
         "stages_s": stages(found),
     }
+
+
+async def stored_to_stored(url: str, name: str, sent: Mapping[str, float]) -> tuple[list[float], list[float]]:
+    """Return p50, p90 and p99 of the seconds to each decision and to each whole verdict, by the broker's clock."""
+    client = await nats.connect(url)
+    decision, whole = dict[str, float](), dict[str, float]()
+    try:
+        messages = await client.jetstream().subscribe(verdict_subject(name), ordered_consumer=True)
+        pending = math.inf
+        while pending:
+            message = await messages.next_msg(5)
+            pending, stored_t = message.metadata.num_pending, message.metadata.timestamp.timestamp()
+            verdict: Verdict = Verdict.from_json(message.data)
+            if verdict.escalation in sent:
+                asked_t = sent[verdict.escalation] + verdict.timings["link"]
+                decision.setdefault(verdict.escalation, stored_t - asked_t)
+                whole[verdict.escalation] = stored_t - asked_t
+    finally:
+        await client.close()
+    assert len(whole) == len(sent)
+    both = [
+        [round(float(np.percentile(list(each.values()), p)), 4) for p in (50, 90, 99)] for each in (decision, whole)
+    ]
+    return both[0], both[1]
 
 
 def ask(
@@ -80,8 +130,8 @@ def ask(
     return sent
 
 
-def pictures(n: int, count: int) -> tuple[bytes, ...]:
-    return tuple(evidence_image(n * 10 + k, (280, 200), noise=True) for k in range(count))
+def pictures(n: int, count: int, side: int) -> tuple[bytes, ...]:
+    return tuple(evidence_image(n * 10 + k, (side, side * 5 // 7), noise=True) for k in range(count))
 
 
 def small(n: int) -> tuple[bytes, ...]:
@@ -97,19 +147,21 @@ def ways(here: Site, sent: Mapping[str, float]) -> list[dict[str, float]]:
         if row["escalation"] in sent:
             verdict: Verdict = Verdict.from_json(row["body"].encode())
             applied_t = row["applied_t"]
-            whole, back = applied_t - sent[row["escalation"]], applied_t - verdict.judged_t
-            found.append({**verdict.timings, "back": back, "all": whole})
+            took = {**verdict.timings, "all": applied_t - sent[row["escalation"]]}
+            if "decision" not in took:  # otherwise the decision was applied before the verdict was whole
+                took["back"] = applied_t - verdict.judged_t
+            found.append(took)
     assert len(found) == len(sent)
     return found
 
 
 def stages(found: Sequence[Mapping[str, float]]) -> dict[str, tuple[float, float]]:
     """Return p50 and p95 of each."""
-    return {name: (at(found, name, 50), at(found, name, 95)) for name in found[0]}
+    return {name: (at(found, name, 50), at(found, name, 95)) for name in sorted(set[str]().union(*found))}
 
 
 def at(found: Sequence[Mapping[str, float]], name: str, percent: float) -> float:
-    return round(float(np.percentile([each[name] for each in found], percent)), 4)
+    return round(float(np.percentile([each[name] for each in found if name in each], percent)), 4)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import logging
 import os
@@ -125,44 +126,65 @@ def logging_as_it_was() -> Iterator[None]:
 
 
 # The files that take longest, the longest first (`make test ARGS=--durations=80`): with files side by side, one of them
-# begun late would keep one core busy while the others have nothing left. The first four of a browser go with them, as
-# most of those wait, and Chromium does not.
+# begun late would keep one core busy while the others have nothing left.
 LONGEST = (
-    "test_nothing_leaves.py", "test_architecture.py", "test_core_restart.py", "test_tamper_detector.py",
-    "test_accessibility.py", "test_timeline_page.py", "test_faults_told.py", "test_first_run.py", "test_live_page.py",
-    "test_health_live.py", "test_escalation_nats.py", "test_sound.py",
-    "test_rtsp_server.py", "test_ingest_process.py", "test_mqtt.py", "test_keyframe_policy.py",
-    "test_detectors.py", "test_camera_setup.py", "test_worker_queue.py",
-    "test_decode_policy_live.py", "test_rtsp_ingest.py", "test_replay_log.py", "test_export.py",
-    "test_live_video.py", "test_family.py", "test_evidence_steps_nats.py", "test_own_network.py",
-    "test_check.py", "test_cassette_nats.py", "test_rtsp_faults.py", "test_uplink_nats.py", "test_full_disk.py",
-    "test_keep.py", "test_scenario_run.py", "test_pets_accuracy.py", "test_demo.py",
-    "test_streams.py", "test_chaos.py", "test_overload.py", "test_lack_of_files.py", "test_scenario_curve.py",
-    "test_supervisor.py", "test_replay_verdicts.py", "test_replay_conditions.py", "test_pool_nats.py",
-    "test_storage_policy.py", "test_replay_resume.py", "test_dashboard_api.py", "test_store_power_cut.py",
-    "test_dashboard_tls.py", "test_attack.py", "test_outage.py", "test_reconfigure_live.py", "test_onvif.py",
-    "test_replay_health.py", "test_render_practice.py", "test_access.py", "test_train_data.py",
-    "test_replay_decode_policy.py", "test_recordings.py", "test_ptz.py", "test_pages.py",
-    "test_camera_editor.py", "test_review_pages.py",
-    "test_onvif_pages.py", "test_health_pages.py", "test_roles_pages.py",
-    "test_why_page.py",
+    "test_shadow.py", "test_accessibility.py", "test_pages.py", "test_timeline_page.py", "test_camera_editor.py",
+    "test_recording_outlives_peers.py", "test_health_live.py", "test_detectors.py", "test_live_page.py",
+    "test_keyframe_policy.py", "test_misbehaving_peers.py", "test_keep.py", "test_faults_told.py",
+    "test_reconfigure_live.py", "test_sound.py", "test_network_switch.py", "test_escalation_nats.py",
+    "test_family.py", "test_rtsp_server.py", "test_history_checker.py", "test_camera_setup.py",
+    "test_review_pages.py", "test_sandbox.py", "test_demo.py", "test_regions.py", "test_replay_verdicts.py",
+    "test_nothing_leaves.py", "test_mqtt.py", "test_settings_pages.py", "test_worker_queue.py", "test_check.py",
+    "test_lab_layer.py", "test_rtsp_ingest.py", "test_full_disk.py", "test_decode_policy_live.py",
+    "test_local_judge_live.py", "test_ingest_process.py", "test_tamper_detector.py", "test_live_feed.py",
+    "test_live_video.py", "test_onvif_pages.py", "test_first_run.py", "test_storage_policy.py",
+    "test_architecture.py", "test_rtsp_faults.py", "test_pool_nats.py", "test_why_page.py",
+    "test_ingest_confinement.py", "test_redacted_clip.py", "test_attack.py", "test_roles_pages.py",
+    "test_store_power_cut.py", "test_replay_resume.py", "test_page_races.py", "test_streams.py",
+    "test_misbehaving_broker.py", "test_export.py", "test_vocabulary.py", "test_dashboard_api.py",
+    "test_scenario_curve.py", "test_supervisor.py", "test_uplink_nats.py", "test_source_size.py",
+    "test_track_identity.py", "test_dashboard_tls.py", "test_pets_accuracy.py", "test_keyboard.py",
+    "test_scenario_run.py", "test_outage.py", "test_dashboard_models.py", "test_chaos.py", "test_second_engine.py",
+    "test_access.py", "test_keep_start.py", "test_notify_page.py", "test_overload.py", "test_lack_of_files.py",
+    "test_onvif.py", "test_service_levels.py", "test_system_page.py", "test_cassette_nats.py",
+    "test_scenarios_page.py", "test_windows.py", "test_evidence_steps_nats.py", "test_wiring.py",
+    "test_variants.py", "test_health_pages.py", "test_broker_link.py", "test_canary.py",
+    "test_replay_conditions.py", "test_overload_nats.py", "test_own_network.py", "test_renditions.py",
+    "test_savings_page.py", "test_dashboard_connections.py", "test_shown_secrets.py", "test_tensorrt.py",
+    "test_evidence.py", "test_openapi.py", "test_render_family.py", "test_motion_gate.py",
 )  # fmt: skip
-# Unit tests that take more than a few seconds of CPU: `make test-quick` leaves them out.
+# Unit tests that take more than 1.3 s of CPU a file: `make test-quick` leaves them out.
 THOROUGH = (
     "test_keyframe_policy.py", "test_train_data.py", "test_architecture.py", "test_tamper_detector.py",
     "test_dashboard_api.py", "test_access.py", "test_render_practice.py", "test_lab_layer.py", "test_bench.py",
-    "test_evaluate_command.py", "test_dashboard_auth.py", "test_openapi.py", "test_backup.py",
-    "test_cascade.py", "test_evidence.py", "test_frame_transform.py", "test_dashboard_tls.py",
-    "test_evaluate.py", "test_frame_selector.py", "test_camera_analysis.py", "test_escalation_evidence.py",
-    "test_render.py", "test_render_family.py", "test_motion_gate.py", "test_variants.py", "test_reconcile.py",
-    "test_renditions.py", "test_track_identity.py", "test_dashboard_connections.py", "test_timeline.py",
-    "test_install_script.py", "test_dashboard_settings.py", "test_sandbox.py", "test_model_download.py",
-    "test_shown_secrets.py", "test_second_factor.py", "test_review.py", "test_notify_targets_api.py", "test_trials.py",
+    "test_evaluate_command.py", "test_dashboard_auth.py", "test_openapi.py", "test_backup.py", "test_cascade.py",
+    "test_evidence.py", "test_frame_transform.py", "test_dashboard_tls.py", "test_evaluate.py",
+    "test_frame_selector.py", "test_camera_analysis.py", "test_escalation_evidence.py", "test_render.py",
+    "test_render_family.py", "test_motion_gate.py", "test_variants.py", "test_reconcile.py", "test_renditions.py",
+    "test_track_identity.py", "test_dashboard_connections.py", "test_timeline.py", "test_install_script.py",
+    "test_dashboard_settings.py", "test_sandbox.py", "test_model_download.py", "test_shown_secrets.py",
+    "test_second_factor.py", "test_review.py", "test_notify_targets_api.py", "test_trials.py",
     "test_dashboard_scenarios.py", "test_site_editor.py", "test_live_feed.py", "test_benchmark_ingest.py",
     "test_sign_in_throttle.py", "test_recording_reader.py", "test_recordings.py", "test_router_maintenance.py",
     "test_printed_commands.py", "test_memory_bound.py", "test_documents.py", "test_wheel.py", "test_recorder.py",
     "test_train_network.py", "test_hardware_decode.py", "test_train_augment.py", "test_source_size.py",
+    "test_redacted_clip.py", "test_canary.py", "test_vocabulary.py", "test_dashboard_models.py",
+    "test_service_levels.py", "test_wiring.py", "test_evaluate_kinds.py", "test_incidents.py",
+    "test_vehicle_handover.py", "test_library_telemetry.py", "test_texts.py", "test_sound.py",
+    "test_hailo_recipe.py", "test_rule_trial.py", "test_runtime_choice.py", "test_line_polygon_geometry.py",
+    "test_exports.py", "test_camera_changes.py", "test_analyze_api.py", "test_router.py",
+    "test_command_line_border.py", "test_merge_policy.py", "test_tracker.py", "test_inference_scheduler.py",
+    "test_local_judge.py", "test_malloc.py", "test_calibration.py", "test_outbox.py", "test_cli.py",
+    "test_trial_replay.py", "test_detection_rate.py", "test_drift.py", "test_backup_api.py", "test_hailo.py",
+    "test_arming.py", "test_judges.py", "test_packet_sizes.py", "test_bundle_commands.py", "test_check_load.py",
+    "test_rules_engine.py", "test_latency_lowest.py", "test_k8s.py", "test_letterbox.py", "test_checker_silence.py",
+    "test_config.py",
 )  # fmt: skip
+
+
+def pytest_collection_finish() -> None:
+    """Keep garbage collection from what collection made, which stays: to look through it is some 4 % of a run."""
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

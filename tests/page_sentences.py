@@ -6,6 +6,7 @@ program or a library says of itself, log lines.
 
 from appliance.explain.rule_outcomes import TEXTS
 from appliance.explain.span_explanation import SENTENCES as SPAN_SENTENCES
+from appliance.router.decide import WAITS
 from appliance.sandbox.confinement import LACKS, NO_SECCOMP
 
 SENTENCES: tuple[str, ...] = (
@@ -474,6 +475,26 @@ SENTENCES: tuple[str, ...] = (
     "the recording of {camera} holds no picture of the time asked for",
     "At most {n} minutes of recording can be tried at once.",
     "There is no such trial: the last 20 are kept.",
+    "the privacy rule of this camera forbids it",
+    "this site has no uplink",
+    "escalation is switched off",
+    "the rule {rule} is not to be escalated",
+    "alerts of severity {severity} are not escalated",
+    "this {label} stands where it was asked about before",
+    "such alerts are hardly ever real",
+    "the answer is worth less than its bytes",
+    "the appliance is sure: such alerts are hardly ever wrong",
+    "the appliance is likely sure, and is still learning",
+    "a person asks",
+    "severity {severity} is asked about with {priority} priority",
+    "high",
+    "normal",
+    "low",
+    "audit sample: {why}",
+    "one question costs more than the budget allows",
+    "{n} of {wanted} segments could not be read: {why}",
+    *(f"it would expire before its time came: it {wait}" for wait in WAITS.values()),
+    *(f"{{reason}}; it {wait}" for wait in WAITS.values()),
     *TEXTS.values(),
     *SPAN_SENTENCES.values(),
     *(text for _, text in LACKS),

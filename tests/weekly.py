@@ -13,13 +13,19 @@ WEEKLY: dict[str, str] = {
     "[hangs]": "the same with a network that fails",
     "system/test_shadow.py::test_one_that_fails_or_hangs_is_stopped_and_ingest_goes_on[hangs]": "the same with `fails`",
     # 7 to 13 s each: other faults go the same way to a judgement
-    "unit/test_canary.py::test_each_kind_of_broken_network_is_stopped[slow]": "[crash] and [corner]",
-    "unit/test_canary.py::test_each_kind_of_broken_network_is_stopped[memory]": "[crash] and [corner]",
-    "unit/test_canary.py::test_each_kind_of_broken_network_is_stopped[labels]": "[crash] and [corner]",
-    "unit/test_canary.py::test_each_kind_of_broken_network_is_stopped[night]": "[crash] and [corner]",
-    "unit/test_canary.py::test_each_kind_of_broken_network_is_stopped[scores]": "[crash] and [corner]",
-    "unit/test_canary.py::test_equal_networks_are_not_stopped[noise-2]": "[int8]",
-    "unit/test_canary.py::test_equal_networks_are_not_stopped[float16]": "[int8]",
+    "unit/test_canary.py::test_each_kind_of_broken_network_is_stopped[slow]": "[crash]; the gates, in the same file",
+    "unit/test_canary.py::test_each_kind_of_broken_network_is_stopped[memory]": "[crash]; the gates, in the same file",
+    "unit/test_canary.py::test_each_kind_of_broken_network_is_stopped[labels]":
+        "[crash], and the blind one in system/test_shadow.py",
+    "unit/test_canary.py::test_each_kind_of_broken_network_is_stopped[night]":
+        "system/test_shadow.py, one that is blind at night on live frames",
+    "unit/test_canary.py::test_each_kind_of_broken_network_is_stopped[scores]":
+        "[crash], and the blind one in system/test_shadow.py",
+    "unit/test_canary.py::test_each_kind_of_broken_network_is_stopped[corner]":
+        "the same without a network, in this file, and the blind one in system/test_shadow.py",
+    "unit/test_canary.py::test_equal_networks_are_not_stopped[noise-2]": "system/test_shadow.py, an equal one agrees",
+    "unit/test_canary.py::test_equal_networks_are_not_stopped[float16]": "system/test_shadow.py, an equal one agrees",
+    "unit/test_canary.py::test_equal_networks_are_not_stopped[int8]": "system/test_shadow.py, an equal one agrees",
     "unit/test_canary.py::test_a_site_tries_a_network_on_its_recording_and_shows_what_differs":
         "unit/test_dashboard_models.py, from the page",
     # 4 to 14 s each: the appliance and the worker are watched in every run, every command once a week
@@ -84,7 +90,7 @@ WEEKLY: dict[str, str] = {
     "system/test_check.py::test_the_network_of_the_second_look_is_checked_too": "the network of the first",
     "system/test_check.py::test_a_clip_that_is_no_video_ends_replay_with_1_and_a_reason": "replay/test_streams.py",
     "replay/test_known_failing.py::test_pytest_expects_the_failure_and_no_success": "the same without pytest",
-    "replay/test_scenario_run.py::test_pets_is_reported_as_well_as_it_was": "replay/test_replay_log.py, the counts",
+    "replay/test_scenario_run.py::test_pets_is_reported_as_well_as_it_was": "replay/test_pets_accuracy.py",
     "replay/test_own_network.py::test_confirms_nothing_in_the_dark": "an empty room and a still frame",
     "contract/test_engines.py::test_on_real_footage_a_person_is_found_again_and_an_empty_place_rejected[hog]":
         "[femto]",
@@ -92,7 +98,49 @@ WEEKLY: dict[str, str] = {
         "unit/test_render.py: what is drawn does not change between runs",
     "unit/test_train_data.py::test_the_network_that_we_ship_has_learnt_from_no_evaluation_picture":
         "the fence itself, in the same file; the network changes only when one ships",
+    # 3 to 21 s each: long footage through a whole replay; test_family.py replays a dozen short films, holds each log
+    # against the accepted one and each event against the truth
+    "replay/test_replay_log.py::test_pets_counts_are_as_they_were_accepted":
+        "replay/test_pets_accuracy.py on the same footage; replay/test_family.py, the accepted logs",
+    "replay/test_replay_log.py::test_the_yard_is_as_it_was_accepted": "replay/test_family.py, the accepted logs",
+    "replay/test_replay_log.py::test_everyone_who_comes_into_the_yard_is_reported_and_no_one_else":
+        "replay/test_family.py, what happens is reported and nothing else",
+    "replay/test_scenario_run.py::test_the_bundled_clips_pass_with_the_reference_network[yard]":
+        "replay/test_family.py with the network that ships",
+    "replay/test_work_counts.py::test_a_clip_costs_no_more_work_than_it_did[yard-normal]": "[gate-normal]",
+    "replay/test_work_counts.py::test_a_clip_costs_no_more_work_than_it_did[yard-thrifty]": "[gate-thrifty]",
+    "replay/test_own_network.py::test_finds_rendered_persons_as_well_as_recorded[gate]":
+        "replay/test_pets_accuracy.py; replay/test_family.py",
+    "replay/test_own_network.py::test_confirms_nothing_in_a_still_frame[gate]": "the empty room, in the same file",
+    "replay/test_motion_conditions.py::test_real_people_in_seeded_conditions_are_examined_as_in_dry[rain:10mm]":
+        "[ir@10s,rain:25mm@12s]",
+    "replay/test_motion_conditions.py::test_real_people_in_seeded_conditions_are_examined_as_in_dry[snow:5cm@5s]":
+        "[ir@10s,rain:25mm@12s]",
+    "unit/test_tamper_detector.py::test_real_footage_has_no_fault[intel_one-by-one-person]":
+        "[pets09_s2l1_vtest_768x576]",
+    "unit/test_tamper_detector.py::test_real_footage_has_no_fault[pets09_s2l1_vtest_480x360]":
+        "[pets09_s2l1_vtest_768x576]",
+    "contract/test_tensorrt.py::test_our_networks_are_built_on_every_version[10.16.1.11-int8-flags1-False]":
+        "[vedette-nano] on the same versions",
+    "contract/test_tensorrt.py::test_our_networks_are_built_on_every_version[11.4.0.106-int8-flags3-True]":
+        "[vedette-nano] on the same versions",
+    "replay/test_own_network.py::test_costs_no_more_than_its_teachers":
+        "its operators and size, in the same file; it changes only when a network ships",
+    "unit/test_track_identity.py::test_at_a_junction_no_car_has_the_number_of_one_that_waited_there[False-False-0]":
+        "[False-True-0]",
+    "unit/test_shown_secrets.py::test_no_answer_shows_a_secret[as_blocks]": "[with_comments]",
+    "unit/test_render_family.py::test_a_frame_is_its_number_alone":
+        "unit/test_render.py: what is drawn does not change between runs",
+    # 3 s each, as the commands above
+    "system/test_nothing_leaves.py::test_nothing_is_looked_up_contacted_or_left_but_what_was_asked_for[replay]":
+        "[edge_only] and [worker]",
+    "system/test_nothing_leaves.py::test_nothing_is_looked_up_contacted_or_left_but_what_was_asked_for[offline_tools]":
+        "[edge_only] and [worker]",
     # 4 to 10 s each: of tools that no appliance runs
+    "unit/test_evaluate_command.py::test_vedette_nano_is_not_worse_on_the_rendered_clips_than_it_was":
+        "replay/test_family.py; the other tests of the file",
+    "unit/test_evaluate_kinds.py::test_the_line_of_a_networks_scores_is_found": "the other tests of the file",
+    "contract/test_gpu_benchmark.py::test_a_rehearsal_runs_from_an_empty_folder": "the other tests of the file",
     "unit/test_bench.py::test_each_way_is_measured_or_named_with_its_reason": "the other tests of the file",
     "unit/test_evaluate.py::test_the_teacher_scores_on_pets_what_is_known_of_it": "replay/test_pets_accuracy.py",
     "unit/test_evaluate_empty.py::test_a_rendered_scene_has_no_people_and_its_cars_and_weather_stay":

@@ -16,6 +16,7 @@ and `tests/unit/test_canary.py` measures how often equal networks are stopped. P
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -39,16 +40,22 @@ Outcome = Literal["better", "worse", "not enough"]
 Light = Literal["day", "night"]
 
 
+@functools.cache  # a judge has dozens of tests of two bounds
+def _steps(bound: float, side: Literal["above", "below"]) -> tuple[tuple[float, float], ...]:
+    """Return by how much a hit, and a miss, moves the logarithm of the likelihood of each share beyond the bound."""
+    room = 1 - bound if side == "above" else bound
+    shares = [(k + 0.5) / _GRID * room for k in range(_GRID)]
+    grid = [bound + each if side == "above" else each for each in shares]
+    return tuple((math.log(p / bound), math.log((1 - p) / (1 - bound))) for p in grid)
+
+
 class ShareTest:
     """Tests whether a share is beyond a bound. State: counts, and the largest e-value so far (its logarithm)."""
 
     def __init__(self, bound: float, side: Literal["above", "below"] = "above") -> None:
         self.n = self.hits = 0
         self.log_e_max = 0.0
-        room = 1 - bound if side == "above" else bound
-        shares = [(k + 0.5) / _GRID * room for k in range(_GRID)]
-        grid = [bound + each if side == "above" else each for each in shares]
-        self._steps = [(math.log(p / bound), math.log((1 - p) / (1 - bound))) for p in grid]
+        self._steps = _steps(bound, side)
 
     def add(self, hit: bool) -> None:
         """Take one more answer."""
@@ -238,10 +245,15 @@ class CandidateJudge:
                 yield f"{STRATUM_MIN - seen} more objects by {light}"
 
 
-def judged_alerts(alerts: Iterable[tuple[bool, bool, bool | None]]) -> Judgement:
+def judged_alerts(
+    alerts: Iterable[tuple[bool, bool, bool | None]],
+    verdicts: Iterable[tuple[bool, bool]] = (),
+    expectations: Iterable[tuple[bool, bool]] = (),
+) -> Judgement:
     """Return what alerts say of changed settings: raised with those in force, raised with the changed ones, and truth.
 
     truth: whether it is right, as a person said; None: nobody did. Such an alert proves nothing when it is left out.
+    verdicts, expectations: whether what is in force, and the candidate, is right about an alert, a kept scenario.
     """
     judge = CandidateJudge("alerts")
     for old, new, truth in alerts:
@@ -249,6 +261,10 @@ def judged_alerts(alerts: Iterable[tuple[bool, bool, bool | None]]) -> Judgement
             judge.add_answer(old_right=old == truth, new_right=new == truth)
         elif new:
             judge.add_unknown(gained=not old)
+    for old, new in verdicts:
+        judge.add_answer(old_right=old, new_right=new)
+    for old, new in expectations:
+        judge.add_expectation(old_right=old, new_right=new)
     return judge.verdict()
 
 

@@ -107,6 +107,10 @@ class ProofStore:
         report = _read(self._path(candidate, source))
         return report if report is not None and report.candidate == candidate else None
 
+    def forget(self, candidate: str) -> None:
+        """Drop the trial on the recording of a candidate that is another one now."""
+        self._path(candidate, "recording").unlink(missing_ok=True)
+
     def agrees(self, ref: BundleRef) -> bool:
         """Return whether a bundle was shown on live frames to lose little of what the network before it finds."""
         report = self.of(str(ref), "live")

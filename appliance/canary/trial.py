@@ -35,6 +35,7 @@ SHOWN_MAX = 60  # frames that differ, in one report
 AROUND_S = 10.0  # an object is there this long before and after its event
 CPU_S_MIN, CPU_SHARE_MAX = 20.0, 5.0  # CPU time for a candidate, at least, and against what is in force needed
 WALL_S_MAX = 3600.0  # seconds for one camera and network
+STILL_S_MAX = 120.0  # without any CPU time; a busy machine gives even the lowest priority some
 LIMITS = SandboxLimits(memory_bytes=3 * 1024**3, reply_bytes_max=32 * 1024 * 1024)
 """The memory is that of `recording_jobs.LIMITS`; what takes more cannot be tried on a small appliance."""
 FAILURES = (SandboxError, ModelError, SourceError, DetectorError)

@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 # As `vedette --help` lists them.
 _ORDER = (
     "check", "run", "replay", "scenario", "tune", "evaluate", "bench", "cassette", "calibrate", "export", "egress",
-    "notify", "models", "advise", "users", "diagnostics", "backup", "restore", "cameras", "judge", "demo",
+    "notify", "models", "advise", "candidate", "users", "diagnostics", "backup", "restore", "cameras", "judge", "demo",
 )  # fmt: skip
 COMMANDS = sorted([*APPLIANCE.rows, *LAB.rows], key=lambda command: _ORDER.index(command.name.split()[0]))
 

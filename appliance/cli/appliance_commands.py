@@ -278,6 +278,39 @@ Exit code 0: tried. 2: wrong use, or nothing to try or to try it on.
 
 
 APPLIANCE.command(
+    "candidate",
+    "try other settings, thresholds, prompts or models of verdicts at night",
+    """\
+Keep changed settings, or another prompt or model of verdicts, and have a running appliance try them each night until
+they are better or worse than what is in force (docs/canary.md). The alerts that people reviewed decide. The page
+/proofs shows the outcome. Nothing is put in force by itself.
+
+  vedette candidate strict --set detector.score_min=0.6 --set cameras.gate.rules.intruder.score_min=
+  vedette candidate judge2 --set escalation.local_judge.model=qwen3-vl-8b
+  vedette candidate words --cassettes now.jsonl new.jsonl
+  vedette candidate                           # what waits, and its last outcome
+  vedette candidate strict --now              # try it at once
+  vedette candidate strict --use              # write the change into the site file, and wait no more
+  vedette candidate strict --off              # wait no more
+
+A key without a value is taken out of the site file. A cassette holds answers of a judge (docs/replay.md).
+
+Exit code 0: done; with --now: it is better. 1: worse, or not enough is known. 2: wrong use, or the change is not right.
+""",
+    option("name", nargs="?", default="", metavar="NAME", help="of the candidate"),
+    CONFIG,
+    option("--set", dest="changes", action="append", default=[], metavar="KEY=VALUE", help="a key of the site file"),
+    option("--cassettes", nargs=2, default=[], metavar="CASSETTE", help="the judge's answers now, and the candidate's"),
+    switch("--now", help="try it at once, at the priority of this command"),
+    switch("--use", help="write the change into the site file"),
+    switch("--off", help="take it out"),
+    option("--hours", type=number_between(0.01, 4.0, "hours"), default=1.0, help="of recording for --now (default: 1)"),
+    json_switch(),
+    run="appliance.lab.candidate_command:candidate_command",
+)
+
+
+APPLIANCE.command(
     "models shadow",
     "have a bundle examine live frames beside the one in force, deciding nothing",
     """\

@@ -119,8 +119,10 @@ class BackgroundServices:
     Nothing is started. services: in the order of starting. A part is None where the site file has no use for it.
     """
 
-    def __init__(self, config: BackgroundConfig, lasting: LastingParts) -> None:
-        """Make the services. Raise UsageError."""
+    def __init__(
+        self, config: BackgroundConfig, lasting: LastingParts, before: BackgroundServices | None = None
+    ) -> None:
+        """Make the services. before: those of the settings until now. Raise UsageError."""
         self._config, self._lasting = config, lasting
         db, root, clock, stores, supervisor = (
             lasting.db,
@@ -153,11 +155,25 @@ class BackgroundServices:
         self._recheck = RecheckService(config.second_look, router, db, stores.meter, clock, supervisor.send, sources)
         rings = StorageLimits.of(config.storage, cameras).rings
         before_s = max(decisions.alerts.pre_roll_s, decisions.escalation.span_s)
-        self._drift = DriftMonitor(db)
+        self._drift: DriftMonitor = before._drift if before else DriftMonitor(db)
+        self._faults = self._site_faults()
+        if before:
+            self._follow(before)
         self.preroll = PrerollRing(db, root, rings, before_s=before_s, after_s=decisions.alerts.post_roll_s)
         self.services = self._services()
         self.core_settings = self._core_settings()
         self.dashboard_probes = self._dashboard_probes()
+
+    def _follow(self, before: BackgroundServices) -> None:
+        """Go on telling what is wrong with the neighbours that are the same as before."""
+        new, old = self._config, before._config
+        alike: set[HealthKind] = {"notify"}  # by target, below
+        alike |= {"uplink"} if new.uplink == old.uplink else set()
+        alike |= {"mqtt"} if new.mqtt == old.mqtt else set()
+        self._faults.follow(before._faults, alike)
+        if self._notifier and before._notifier:
+            same = {name for name, target in new.notify.items() if old.notify.get(name) == target}
+            self._notifier.follow([each for each in before._notifier.statuses if each.name in same])
 
     def _services(self) -> tuple[Service, ...]:
         lasting, evidence = self._lasting, self._evidence
@@ -194,7 +210,7 @@ class BackgroundServices:
             offload=lambda: lasting.monitor.shed.offload,
         )
         listener = _CoreListener(self._evidence, self._notifier, self._recheck, lasting.image_detector)
-        deps = CoreDeps(lasting.stores, lasting.clock, listener, system_load.read, self._site_faults().read)
+        deps = CoreDeps(lasting.stores, lasting.clock, listener, system_load.read, self._faults.read)
         return core_settings(config, self._config.notify, self._arming, self._context, deps)
 
     def _site_faults(self) -> SiteFaults:

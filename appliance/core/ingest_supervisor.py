@@ -353,6 +353,7 @@ class IngestSupervisor:
     def stop(self) -> None:
         """Ask the child to end; `run()` returns once it has."""
         self._stop.set()
+        self._answers.put(None)  # a child that ends answers no more, which is no fault of the network it was given
 
     @contextlib.contextmanager
     def _child(self) -> Iterator[tuple[subprocess.Popen[bytes], int]]:

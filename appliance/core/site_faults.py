@@ -61,7 +61,8 @@ class Neighbours:
 class SiteFaults:
     """Gathers the lasting faults, a sentence each that stays the same as long as the fault does.
 
-    State: since when each neighbour is away, and when certificates and tokens were read last. Owner: the core's thread.
+    State: since when each neighbour is away, what home automation's broker said last, and when certificates and tokens
+    were read last. Owner: the core's thread.
     """
 
     def __init__(
@@ -77,8 +78,14 @@ class SiteFaults:
         self._ignored = ignored
         self._clock = clock
         self._since: dict[HealthKind, float] = {}
+        self._mqtt_fault = ""
         self._expiry_at = float("-inf")
         self._expiry = ""
+
+    def follow(self, before: SiteFaults, same: Collection[HealthKind]) -> None:
+        """Go on from the faults before other settings, for the neighbours that are the same."""
+        self._since = {kind: t for kind, t in before._since.items() if kind in same}
+        self._mqtt_fault = before._mqtt_fault if "mqtt" in same else ""
 
     def read(self) -> Mapping[HealthKind, str]:
         """Return what lasts now, without the kinds that are ignored."""
@@ -100,9 +107,11 @@ class SiteFaults:
 
     def _mqtt(self) -> str:
         now = self._neighbours.mqtt() if self._neighbours.mqtt is not None else None
-        return (
-            f"home automation hears nothing: {now.error}" if now is not None and now.error and not now.connected else ""
-        )
+        if now is None or now.connected:
+            self._mqtt_fault = ""
+        elif now.error:
+            self._mqtt_fault = f"home automation hears nothing: {now.error}"
+        return self._mqtt_fault  # while it connects nothing is known, and so what was said last holds
 
     def _targets(self) -> str:
         failing = [each for each in self._neighbours.targets() if each.failing_since is not None]

@@ -51,6 +51,11 @@ HELP: dict[HealthKind, tuple[str, str]] = {
     "notify": (N_("Notifications"), "/notify#failing"), "drift": (N_("Look at the alerts"), "/agreement"),
 }  # fmt: skip
 
+# Of a fault that may have several causes, by words of its reason.
+_BY_REASON: dict[tuple[HealthKind, str], HealthKind] = {
+    ("fallback", "nothing is detected"): "model",  # its file cannot be loaded
+    ("certificate", "for the cloud link"): "uplink",
+}
 _OF_CAMERA: dict[HealthKind, tuple[str, str]] = {  # fields of its settings; *: its id
     "stalled": (N_("Address and password"), "url"), "frozen": (N_("Try the camera"), "url"),
     "overloaded": (N_("Ask for fewer inferences"), "cameras.*.detect.fps"),
@@ -100,7 +105,8 @@ class TroubleItem(ApiModel):
     def of(cls, row: HealthEventRow) -> TroubleItem:
         refused = row.kind == "stalled" and REFUSED_PASSWORD in row.reason
         camera = f"/cameras/{quote(row.camera, safe='')}"
-        words, page = HELP.get(row.kind, (N_("Look at the camera"), camera))
+        causes = (kind for (of, words), kind in _BY_REASON.items() if of == row.kind and words in row.reason)
+        words, page = HELP.get(next(causes, row.kind), (N_("Look at the camera"), camera))
         if row.kind in _OF_CAMERA and may("GET", "/cameras/{name}/settings"):
             words, field = (N_("Enter the password"), "password") if refused else _OF_CAMERA[row.kind]
             page = f"{camera}/settings#{field.replace('*', quote(row.camera, safe=''))}"

@@ -187,8 +187,10 @@ class LiveFeed:
         return self.conversion is not None and self.conversion.is_running
 
     async def _read(self, read: Callable[[], list[Fragment]]) -> list[Fragment]:
-        found = await asyncio.to_thread(read)
-        return await asyncio.to_thread(self.conversion.convert, found) if self.conversion is not None else found
+        return await self._converted(await asyncio.to_thread(read))
+
+    async def _converted(self, fragments: list[Fragment]) -> list[Fragment]:
+        return await asyncio.to_thread(self.conversion.convert, fragments) if self.conversion is not None else fragments
 
     async def _ask_store(self) -> None:
         boxes = await asyncio.to_thread(self._new_boxes)
@@ -224,10 +226,14 @@ class LiveFeed:
         if joins:
             while self._pieces:
                 self._drop_oldest()
-        fragments = await self._read(reader.newest if joins else reader.read)
-        self._push(fragments)
-        if joins and fragments:  # a viewer begins at this key frame: boxes that were sent before it are lost to it
-            self._boxes_t = fragments[0].t - BOXES_BEFORE_S
+        if not joins:
+            self._push(await self._read(reader.read))
+            return
+        found = await asyncio.to_thread(reader.newest)
+        for some in (found[:1], found[1:]):  # a picture is there once the first piece is converted
+            self._push(await self._converted(some))
+        if found:  # a viewer begins at this key frame: boxes that were sent before it are lost to it
+            self._boxes_t = found[0].t - BOXES_BEFORE_S
 
     def _new_boxes(self) -> bytes:
         """Return the boxes that were stored since the last call, as JSON; b'': none. Called in a thread."""

@@ -22,7 +22,15 @@ from appliance.dashboard.recording_jobs import JobRunning, JobState, RecordingJo
 from appliance.dashboard.schemas import API, ApiModel, RequestModel
 from appliance.dashboard.settings_api import ChangeSettings, Settings, settings_problems, user_of
 from appliance.dashboard.timeline_api import T_MAX, AlertMarkItem, TimelineReader
-from appliance.explain.recording_tasks import TRIAL_TASK, TrialSetup, TrialSpan, TrialTask, without_secrets
+from appliance.explain.recording_tasks import (
+    TRIAL_TASK,
+    TrialSetup,
+    TrialSpan,
+    TrialTask,
+    around_alert,
+    merged_spans,
+    without_secrets,
+)
 from appliance.media.atomic_file import DiskWriteError, write_file
 from appliance.store.alerts import AlertStore
 from appliance.store.database import Database
@@ -41,7 +49,6 @@ _ID = re.compile(r"^[0-9a-f]{16}$")
 
 SECONDS_MAX = 3600.0  # of recording in one trial
 SPANS_MAX = 50  # stretches and alerts of one trial; each is replayed
-AROUND_S = 20.0  # before and after an alert
 NEAR_S = 5.0  # an alert of the store this near is the same
 WALL_S_MAX = 4 * 3600.0  # four hours: a trial that takes longer than a night's part is given up
 RESTARTED = "The appliance was restarted while it ran; begin it again."
@@ -406,19 +413,13 @@ class SettingsTrials:
             row = self._alerts.get(alert_id)
             if row is None or row.alert.camera != name:
                 raise Problem(404, f"There is no alert {alert_id} of this camera.")
-            end = row.alert.t_start if row.alert.t_end is None else row.alert.t_end
-            asked.append((row.alert.t_start - AROUND_S, min(end, row.alert.t_start + 120.0) + AROUND_S))
+            asked.append(around_alert(row.alert.t_start, row.alert.t_end))
         if wanted.minutes is not None:
             until = self._segments.covered_until(name)
             asked = [] if until is None else [(until - 60 * wanted.minutes, until)]
         if any(begin >= end for begin, end in asked):
             raise Problem(422, "Each span must end after it begins.")
-        merged: list[tuple[float, float]] = []
-        for begin, end in sorted(asked):
-            if merged and begin <= merged[-1][1]:
-                merged[-1] = merged[-1][0], max(end, merged[-1][1])
-            else:
-                merged.append((max(0.0, begin), end))
+        merged = merged_spans(asked)
         if sum(end - begin for begin, end in merged) > SECONDS_MAX:
             raise Problem(422, f"At most {SECONDS_MAX / 60:g} minutes of recording can be tried at once.")
         return merged

@@ -13,12 +13,14 @@ from appliance.dashboard.deps import Page
 from appliance.dashboard.timeline_api import T_MAX
 from appliance.dashboard.why_api import SPAN_S_MAX, Jobs, TrackItem, Why, WhyReport, job_of, page_at
 from appliance.web.route_list import RouteList
+from appliance.web.texts import N_, gettext, tell
 from appliance.web.visitor import visitor
 
 ROWS_MAX = 12  # tracks with a row of their own on the strip; all are listed
 MARKS_MAX = 1500  # of one row
 SPAN_S = 60.0  # seconds shown at first: a walk through a garden
-STAGE_STYLES = {"reported": "good", "cooldown": "mid"}  # the others: held back before
+STAGES = {"reported": ("good", N_("reported")), "cooldown": ("mid", N_("held back by a cooldown"))}
+HELD = ("held", N_("held back before"))  # by any other stage
 
 router = RouteList(include_in_schema=False, default_response_class=HTMLResponse)
 
@@ -67,8 +69,9 @@ class StripView:
     def detections(self) -> list[Mark]:
         found = self._report.replay.detections if self._report.replay else []
         return [
-            Mark(self._x(each.t), 0, round(58 - 54 * each.score, 1), 0, each.use, f"{each.label} {each.score:.2f}")
+            Mark(self._x(each.t), 0, round(58 - 54 * each.score, 1), 0, each.use, f"{label} {each.score:.2f}")
             for each in sorted(found, key=lambda each: each.use == "confirmed")[-MARKS_MAX:]
+            for label in (tell(each.label),)
         ]
 
     def tracks(self) -> list[tuple[TrackItem, list[Mark]]]:
@@ -78,8 +81,9 @@ class StripView:
             (
                 track,
                 [
-                    self._bar(each.t_start, each.t_end, look=STAGE_STYLES.get(each.stage, "held"), title=each.stage)
+                    self._bar(each.t_start, each.t_end, look=look, title=gettext(title))
                     for each in track.spans or ()
+                    for look, title in (STAGES.get(each.stage, HELD),)
                 ]
                 or [self._bar(track.t_start, track.t_end, look="held")],
             )
@@ -90,7 +94,7 @@ class StripView:
         report = self._report
         found = [*report.events, *(report.stored_events if report.source == "stored" else ())]
         return [
-            self._tick(each.t, look="mid" if each.held else "good", title=f"{each.rule}: {each.label}")
+            self._tick(each.t, look="mid" if each.held else "good", title=f"{each.rule}: {tell(each.label)}")
             for each in found
         ]
 

@@ -39,11 +39,11 @@ STAND_IN_TRIES_MAX = 3  # each decodes a group of pictures; the nearest three li
 
 
 class AlertStillMaker:
-    """Makes the stills of alerts. Owner: the evidence maker's thread. State: along, those made with other frames.
+    """Makes the stills of alerts. Owner: the evidence maker's thread. State: `along`, made with other frames.
 
-    A recording begins at a key frame, and a camera that comes back in the middle of a GOP, or whose clock jumped, may
-    be watched before it is recorded. So where the best view is not recorded, and never will be, the nearest recorded
-    moment stands in for it, with its own box, and the row says how far it is.
+    A recording begins at a key frame. If a camera returns in the middle of a GOP, or its clock jumped, frames may be
+    examined before they are recorded. If the best view will never be recorded, the nearest recorded frame replaces it,
+    with its own box, and the row says how far away it is.
     """
 
     def __init__(
@@ -95,9 +95,9 @@ class AlertStillMaker:
         return "missing"
 
     def order(self, alert: AlertRow) -> tuple[float, list[ImageOrder]] | None:
-        """Return the moment and the images of a still that can be made now; None: there is none to be made.
+        """Return the time and the images of a still that can be made now; None: none is due.
 
-        Whoever decodes other frames of the alert has these made along with them (`write`).
+        A caller that decodes other frames of the alert makes these images with them (`write`).
         """
         t = alert.t_start if alert.best is None else alert.best.t
         if self._outdated(alert) is None or self._recording.coverage(alert.camera, t) != "ready":
@@ -110,9 +110,9 @@ class AlertStillMaker:
         self.along += 1
 
     def _outdated(self, alert: AlertRow) -> EvidenceRow | None:
-        """Return the row of a still that waits, or shows a worse view than the alert has; None: it is as it should be.
+        """Return the row of a still that waits, or shows a worse view than the alert has; None: it is up to date.
 
-        While the alert lasts, a better view comes with nearly each frame: the still follows each BETTER_EVERY_S.
+        While the alert lasts, nearly each frame is a better view: the still is replaced every BETTER_EVERY_S.
         """
         known = next((row for row in self._evidence.of(alert.id) if row.kind == "still"), None)
         if known is None or known.state != "ready":
@@ -127,7 +127,7 @@ class AlertStillMaker:
         return known if is_better and is_due else None
 
     def _make_stand_in(self, alert: AlertRow, known: EvidenceRow, t: float) -> bool:
-        """Cut the nearest recorded moment instead; False: there is none, or one stands there already."""
+        """Cut the nearest recorded frame instead; False: there is none, or it is cut already."""
         if known.state != "waiting":
             return False
         for each in self._stand_ins(alert, t)[:STAND_IN_TRIES_MAX]:
@@ -228,7 +228,7 @@ class AlertClipMaker:
         return f"clip {alert.id}"
 
     def make(self, alert: AlertRow) -> Outcome:
-        """Cut the clip once the alert has ended and its post-roll is on disk, or will not come. Raises StoreError."""
+        """Cut the clip once the alert has ended and its post-roll is on disk or will never be. Raise StoreError."""
         if alert.t_end is None or alert.clip != "waiting":
             return "nothing"
         t0, t1 = alert.t_start - self._settings.pre_roll_s, alert.t_end + self._settings.post_roll_s

@@ -105,7 +105,7 @@ class EvidenceFileWriter:
         return OrderedImage(moment, order_image(image_set, self._settings, moment, self._redaction(detail, moment)))
 
     def images(self, detail: AlertDetail, cut: Sequence[CutImage]) -> list[EvidenceFile]:
-        """Write a file for each image that was cut, equal ones once; leave out an image that is too large.
+        """Write a file for each image that was cut, equal ones once; skip an image that is too large.
 
         Raise DiskWriteError.
         """
@@ -135,7 +135,7 @@ class EvidenceFileWriter:
         return self.images(detail, [CutImage(wanted, shown.t, shown.images[0])])
 
     def clip(self, detail: AlertDetail, t0: float, t: float, t1: float) -> list[EvidenceFile]:
-        """t0..t1 of the recording, or less around `t`, within the bound on bytes. Raises EvidenceError."""
+        """Write t0..t1 of the recording, or less around `t`, within the limit of bytes. Raise EvidenceError."""
         camera, folder = detail.alert.camera, evidence_folder(detail.alert.id)
         n = _next_number(detail, "clip", [])
         path = f"{folder}/clip-{n}.mp4"
@@ -211,11 +211,8 @@ def _clip_file(alert: str, n: int, path: str, clip: ClipFile) -> EvidenceFile:
 class _EscalationJob:
     """One message of an escalation while its evidence is made.
 
-    Attributes:
-        due: nothing more is waited for.
-        age_s: since the message was first seen here.
-        event: the event that the escalation is about.
-        files: its evidence so far.
+    Attributes: due: the wait is over. age_s: since the message was first seen here. event: the event that the
+    escalation is about. files: its evidence so far.
     """
 
     escalation: EscalationRow
@@ -230,9 +227,10 @@ class _EscalationJob:
 class EscalationEvidenceMaker:
     """Turns waiting escalations into ready ones. Owner: the evidence maker's thread.
 
-    Invariant: the first message of an escalation leaves `waiting` with all the images that could be cut; after
-    `FRAMES_WAIT_S` it goes with those there are, if need be with none: an escalation without images is worth more than
-    none. A later message goes with what the cloud requested or not at all, and the escalation then ends as `unsure`.
+    Invariant: the first message of an escalation leaves `waiting` with all images that could be cut. After
+    `FRAMES_WAIT_S` it is sent with the available ones, even with none: an escalation without images is better than no
+    escalation. A later message is sent with the evidence that the cloud requested; without that evidence the escalation
+    ends as `unsure`.
     """
 
     def __init__(
@@ -247,7 +245,7 @@ class EscalationEvidenceMaker:
         stills: AlertStillMaker,
         retries: RetryTracker,
     ) -> None:
-        """image_free: whether no pixels of a camera may leave the site. stills: made with an escalation's frames."""
+        """image_free: returns True if no pixels of a camera may leave. stills: made with an escalation's frames."""
         self._alerts = AlertStore(db)
         self._boxes = BoxStore(db)
         self._evidence = EvidenceStore(db)

@@ -1,7 +1,7 @@
-"""Selects what each message of an escalation carries, the frames of its images, and the form of each image. Pure.
+"""Selects the content of each message of an escalation, the frames of its images, and their form. Pure.
 
-Crops and frames are WebP or JPEG within a bound on bytes. WebP, because at the same error it takes two thirds of a
-JPEG's bytes (bundled clips and PETS: 7.1 kB against 11.2 kB, 4.8 against 8.0); it costs 10 ms more to encode.
+Crops and frames are WebP or JPEG within a limit of bytes. WebP takes two thirds of a JPEG's bytes at the same error
+(bundled clips and PETS: 7.1 kB against 11.2 kB, 4.8 against 8.0); it costs 10 ms more to encode.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def order_image(
 ) -> ImageOrder:
     """Order the image of a moment in the form that `images` asks for.
 
-    Without a known box there is no crop: the whole frame goes, as small as one.
+    Without a known box the whole frame replaces the crop, at the crop's size.
     """
     if images == "frames":
         return ImageOrder(side_max=settings.frame_side_max, redaction=redaction)
@@ -102,10 +102,10 @@ class EvidenceMoment:
 
 
 def spread_moments(event: Event, seen: Sequence[FrameBoxes], best: BestView | None, count: int) -> list[EvidenceMoment]:
-    """At most `count` moments, oldest first, spread over the frames of `seen` that hold the event's track.
+    """Return at most `count` times, oldest first, spread over the frames of `seen` with the event's track.
 
-    The first and the last frame are always among them. The best view fills an empty place; without any frame, the event
-    itself is the moment.
+    The first and the last frame are always among them. The best view fills an empty place; without any frame, it is the
+    time of the event.
     """
     found: dict[float, EvidenceMoment] = {}
     for frame in seen:
@@ -124,7 +124,7 @@ def spread_moments(event: Event, seen: Sequence[FrameBoxes], best: BestView | No
 def best_moment(event: Event, seen: Sequence[FrameBoxes]) -> EvidenceMoment:
     """Return the frame of `seen` with the best view of the event's track.
 
-    If no frame holds the track, return the moment of the event itself.
+    If no frame holds the track, return the time of the event itself.
     """
     views = [
         (quality(each.score, each.box), -frame.t, EvidenceMoment(frame.t, each.box))
@@ -154,11 +154,8 @@ _IMAGES_FOR: dict[wire.Need, ImageSet] = {"crop": "crops", "frame": "frame", "cl
 class EvidencePlan:
     """The content of one message.
 
-    Attributes:
-        evidence: the name of the step.
-        images: which images it holds.
-        clip: whether a clip goes along.
-        can: what the site would send in a later message.
+    Attributes: evidence: the name of the step. images: which images it holds. clip: whether a clip is sent. can: the
+    evidence that the site could send in a later message.
     """
 
     evidence: StepEvidence

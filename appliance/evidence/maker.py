@@ -31,9 +31,9 @@ ITEMS_PER_RUN_MAX = 16  # stills and clips in one turn; a stop is heeded between
 class EvidenceMaker:
     """Turns waiting evidence into files, or into the reason why there is none.
 
-    Owner: one thread that calls `run()`. State: how long each item has been waited for; all else is in the store, so a
-    restart goes on where it was. Invariant: what the database calls ready is whole and on disk. `made` and `missing`
-    count since the start.
+    Owner: one thread that calls `run()`. State: the wait of each item; all else is in the store, so a restart
+    continues. Invariant: evidence that the database marks as ready is complete and on disk. `made` and `missing` count
+    since the start.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class EvidenceMaker:
         self._wake.set()
 
     def run_once(self) -> int:
-        """Make what can be made now, escalations first, at most ITEMS_PER_RUN_MAX; return how many changed.
+        """Make the evidence that is possible now, escalations first, at most ITEMS_PER_RUN_MAX; return the count.
 
         Raises StoreError; nothing is lost then, the items still wait.
         """

@@ -1,6 +1,6 @@
-"""Decides what of an alert may leave the site, and in which form: privacy rules, redaction, notifications.
+"""Decides which data of an alert may leave the site, and in which form: privacy rules, redaction, notifications.
 
-The owner's privacy rules stand above the router. Mask zones are painted over, and people who are not part of the alert
+The owner's privacy rules override the router. Mask zones are painted over, and people who are not part of the alert
 become a mosaic (`media.stills` does it).
 """
 
@@ -67,10 +67,10 @@ def clip_redaction(
     frames: Sequence[FrameBoxes],
     own: Mapping[tuple[float, int], str],
 ) -> ClipRedaction:
-    """Return what of a clip is hidden: all but the objects in `own`, or other people; mask zones always.
+    """Return the regions of a clip to hide: all but the objects in `own`, or other people; mask zones always.
 
-    frames: the examined ones of its span, oldest first. own: a key of its own for each object that stays visible, by
-    the time of a frame and the track in it.
+    frames: the examined ones of its span, oldest first. own: maps the time of a frame and the track in it to a key for
+    each object that stays visible.
     """
     moments = tuple(
         ExaminedMoment(
@@ -87,9 +87,9 @@ def clip_redaction(
 
 
 class Redactor:
-    """Says how the images of one camera are redacted, by its `privacy` section. Pure.
+    """Defines how the images of one camera are redacted, by its `privacy` section. Pure.
 
-    digest: of the rules, so that an image that was made under other rules is recognised; empty: nothing is redacted.
+    digest: of the rules, to recognise an image that was made under other rules; empty: nothing is redacted.
     """
 
     def __init__(self, camera: CameraConfig) -> None:
@@ -137,7 +137,7 @@ class PrivacyRules:
         self._image_free = {name for name, camera in cameras.items() if site.image_free or camera.image_free}
 
     def level(self, event: Event) -> PrivacyLevel:
-        """never: nothing leaves; image_free: facts alone; free: images as well, redacted as the camera's section says.
+        """Return `never` (nothing leaves), `image_free` (facts alone) or `free` (redacted images, too).
 
         Nothing leaves of a camera that the site file does not know (any more).
         """
@@ -149,8 +149,8 @@ class PrivacyRules:
     def lets_frames_leave(self, camera: str, t: float) -> bool:
         """Return True if a whole frame of this camera may leave although no alert asks for it.
 
-        It may not if any `never` is in force at that time, be it for one zone. It may not if people are blurred either:
-        a person whom the detector missed cannot be blurred.
+        It may not if any `never` is in force at that time, even for one zone only. It may not if people are blurred,
+        since a person whom the detector missed cannot be blurred.
         """
         never = self._never.get(camera)
         if never is None or self.is_image_free(camera) or camera in self._blurred:
@@ -158,9 +158,9 @@ class PrivacyRules:
         return not any(each.is_in_force(t, self._local_time) for each in never)
 
     def lets_facts_leave(self, camera: str, t: float) -> bool:
-        """Return True if what is seen by this camera now may leave.
+        """Return True if facts about this camera's present view may leave.
 
-        It may not if any `never` is in force, be it for one zone.
+        They may not if any `never` is in force, even for one zone only.
         """
         never = self._never.get(camera)
         return never is not None and not any(each.is_in_force(t, self._local_time) for each in never)

@@ -1,4 +1,4 @@
-"""Which of a camera's time is on disk, may still come or never will, and when a failed cut is tried again."""
+"""Index of the recorded times of a camera: on disk, still to come, or never; and retries of a failed cut."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class _RetryState:
 
 
 class RetryTracker:
-    """How long each item has been waited for, and when a failed one is tried again.
+    """Tracks the wait of each item, and the time of the next attempt after a failure.
 
     State: a wait for each key, measured from its first use on a clock that never jumps. Owner: the evidence maker's
     thread. Bounded: `keep` forgets all keys but those still wanted.

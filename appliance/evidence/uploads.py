@@ -29,7 +29,7 @@ CLIP_S_MAX = 60.0  # seconds of a clip that are looked at
 class UploadedFrame:
     """A picture, or a frame of a clip, at `t` seconds into it.
 
-    shown: JPEG for the local detector; sent: what may leave the site of it.
+    shown: JPEG for the local detector; sent: the redacted form that may leave the site.
     """
 
     t: float
@@ -47,7 +47,7 @@ class UploadReader:
         self._settings = settings
 
     def frames(self, media: bytes, *, clip: bool, camera: CameraConfig, t: float) -> list[UploadedFrame]:
-        """Return the frames; masks of the camera are painted over what may leave. Raise EvidenceError.
+        """Return the frames; the camera's masks are painted over the sent form. Raise EvidenceError.
 
         t: when it was taken, UTC seconds.
         """
@@ -76,9 +76,9 @@ class UploadReader:
     def keep(
         self, name: str, camera: CameraConfig, frames: Sequence[UploadedFrame], boxes: Sequence[Box | None]
     ) -> tuple[tuple[wire.MediaRef, str], ...]:
-        """Write what may leave as evidence of the question `name`; return it with its paths. Raise DiskWriteError.
+        """Write the redacted frames as evidence of the question `name`; return them with paths. Raise DiskWriteError.
 
-        boxes: where the object that is asked about is in each frame; None: not seen there.
+        boxes: the box of the requested object in each frame; None: not detected there.
         """
         digest = Redactor(camera).digest
         kept: dict[str, tuple[wire.MediaRef, str]] = {}

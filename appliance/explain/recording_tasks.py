@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,6 +13,8 @@ from appliance.config import CameraConfig, DecisionConfig, HealthConfig
 from appliance.detect.runtime_choice import with_remembered_runtime
 from appliance.types import Event, Gap, SegmentRow
 
+AROUND_S = 20.0  # before and after an alert
+ALERT_S_MAX = 120.0  # of one that lasts
 LEAD_S = 30.0  # before the span, for tracks to be what they were
 
 
@@ -107,6 +109,23 @@ SCENARIOS_TASK: TypeAdapter[ScenariosTask] = TypeAdapter(ScenariosTask)
 # As plain values, which a child process is sent. Decoding raises pydantic's ValidationError.
 SPAN_TASK: TypeAdapter[SpanTask] = TypeAdapter(SpanTask)
 TRIAL_TASK: TypeAdapter[TrialTask] = TypeAdapter(TrialTask)
+
+
+def merged_spans(asked: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return the stretches that these cover together, oldest first."""
+    merged: list[tuple[float, float]] = []
+    for begin, end in sorted(asked):
+        if merged and begin <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(end, merged[-1][1])
+        else:
+            merged.append((max(0.0, begin), end))
+    return merged
+
+
+def around_alert(t_start: float, t_end: float | None) -> tuple[float, float]:
+    """Return the stretch in which an alert of these times is tried again."""
+    end = t_start if t_end is None else min(t_end, t_start + ALERT_S_MAX)
+    return t_start - AROUND_S, end + AROUND_S
 
 
 def without_secrets(config: DecisionConfig, camera: str, storage: Path | str) -> DecisionConfig:

@@ -117,8 +117,12 @@ class StandbyRing(SubstreamRing):
 
 
 def clear_substreams(root: Path) -> None:
-    """Delete what an earlier process left, of cameras that there are no more, too. root: the storage folder."""
-    shutil.rmtree(root / FOLDER, ignore_errors=True)
+    """Delete what an earlier process left, of cameras that there are no more, too. root: the storage folder.
+
+    The folder itself stays: `IngestPolicy` knows it by its inode.
+    """
+    for left in (root / FOLDER).glob("*"):
+        shutil.rmtree(left, ignore_errors=True)
 
 
 class _PassingFile(SegmentFile):

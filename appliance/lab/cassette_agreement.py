@@ -62,8 +62,8 @@ def agree_command(cassettes: Sequence[Path], truth: Path | None, site_file: Path
     """Print the agreement of each cassette with the truth. Returns 0. Raises UsageError, ConfigError, StoreError."""
     if (truth is None) == (site_file is None):
         raise UsageError("what is true? Name a scenario (--truth) or the site whose alerts people reviewed (--config)")
-    about = _of_scenario(truth) if truth is not None else _of_people(site_file)  # type: ignore[arg-type]
-    played = [_play(each) for each in cassettes]
+    about = _of_scenario(truth) if truth is not None else of_people(site_file)  # type: ignore[arg-type]
+    played = [play(each) for each in cassettes]
     found = agreements(played, about)
     second = None if len(played) != 2 else compared(played[0], played[1], about)
     lacking = [order for order in ORDERS.values() if order not in {each.order for each in played}]
@@ -116,7 +116,7 @@ def _rows(rule: str, true: Mapping[EscalationKey, Decision], played: Sequence[_P
         yield Agreement(tape.name, tape.order, tape.judge, rule, len(asked), unsure, estimate_share(right))
 
 
-def _play(path: Path) -> _Played:
+def play(path: Path) -> _Played:
     """Read a cassette. Raise UsageError for one that is damaged, or whose judges answered in several orders."""
     reader = CassetteReader(path)
     verdicts: dict[EscalationKey, tuple[CassetteQuery, wire.Verdict]] = {}
@@ -150,7 +150,7 @@ def _of_scenario(path: Path) -> Truth:
     return about
 
 
-def _of_people(site_file: Path) -> Truth:
+def of_people(site_file: Path) -> Truth:
     """Return what people said of the alerts of a site; None of those that nobody reviewed."""
     archive = StorageArchive(config.load(site_file).storage.dir)
     answered: dict[str, Decision] = {}

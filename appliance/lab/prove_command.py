@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from appliance.canary.opponent import detector_with, opponent
 from appliance.canary.proof_store import ProofReport, ProofStore, apply_outcome
 from appliance.canary.trial import (
     LIMITS,
+    STILL_S_MAX,
     WALL_S_MAX,
     CameraFootage,
     CandidateTrial,
@@ -52,9 +53,9 @@ def prove_command(
     ProofStore(root).put(report)
     done = apply_outcome(bundle_store(), BundleRef.parse(candidate), report) if decide else ""
     if as_json:
-        print(json.dumps({**_json(report), "done": done}, indent=1))
+        print(json.dumps({**report_json(report), "done": done}, indent=1))
     else:
-        print("\n".join([*_lines(report), *filter(None, [done])]))
+        print("\n".join([*report_lines(report), *filter(None, [done])]))
     return 0 if report.judgement.outcome == "better" else 1
 
 
@@ -79,22 +80,34 @@ def trial_of(site: IngestConfig, candidate: str, cameras: Sequence[str], hours: 
     footage = tuple(each for each in pieces if each is not None)
     if not footage:
         raise SourceError(f"nothing is recorded of the last {hours:g} hours in {root}")
-    kept = [each for each in ScenarioStore(root / SCENARIOS, SystemClock()).all() if each.card][:SCENARIOS_MAX]
-    scenarios = tuple(str(each.folder.resolve() / f"{each.name}.scenario.yaml") for each in kept)
+    scenarios = kept_scenarios(root, cameras=None)
     # The child that tries them has no environment, and would look for no bundle of this user.
     plan = TrialPlan(candidate, now, settings[candidate], footage, scenarios, model_folder=str(pull_folder()))
     return plan, job_call(root, _places(*settings.values()))
 
 
-def job_call(root: Path, models: Sequence[Path]) -> JobCall:
-    """Return what runs a job in a child of its own that may read the recording, the scenarios and the networks."""
+def kept_scenarios(root: Path, cameras: Collection[str] | None) -> tuple[str, ...]:
+    """Return the files of the newest kept scenarios of these cameras; None: of all."""
+    kept = [
+        each
+        for each in ScenarioStore(root / SCENARIOS, SystemClock()).all()
+        if each.card and (cameras is None or each.card.camera in cameras)
+    ]
+    return tuple(str(each.folder.resolve() / f"{each.name}.scenario.yaml") for each in kept[:SCENARIOS_MAX])
+
+
+def job_call(root: Path, models: Sequence[Path], wall_s: float = WALL_S_MAX) -> JobCall:
+    """Return what runs a job in a child of its own that may read the recording, the scenarios and the networks.
+
+    wall_s: the longest that a job may take.
+    """
     readable = tuple((root / name).resolve() for name in (SEGMENTS, PREROLL, SCENARIOS))
 
     def call(function: str, values: Mapping[str, Any], cpu_s: float) -> Any:
         raises = (SourceError, ModelError, DetectorError)
         sandbox = Sandbox(JOB_FUNCTIONS, LIMITS, SandboxFolders(readable=(*readable, *models)), raises=raises)
         try:
-            return sandbox.call(function, dict(values), wall_s=WALL_S_MAX, cpu_s=cpu_s)
+            return sandbox.call(function, dict(values), wall_s=wall_s, cpu_s=cpu_s, still_s=STILL_S_MAX)
         finally:
             sandbox.close()
 
@@ -125,7 +138,7 @@ def _footage(archive: StorageArchive, camera: str, hours: float, now: DetectorCo
     return CameraFootage(camera, files, known_objects(archive.events(camera, t0, t1)), now) if files else None
 
 
-def _json(report: ProofReport) -> dict[str, Any]:
+def report_json(report: ProofReport) -> dict[str, Any]:
     judgement = report.judgement
     return {
         "candidate": report.candidate, "outcome": judgement.outcome, "reasons": list(judgement.reasons),
@@ -136,13 +149,13 @@ def _json(report: ProofReport) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _lines(report: ProofReport) -> Iterator[str]:
+def report_lines(report: ProofReport, what: str = "objects") -> Iterator[str]:
     judgement = report.judgement
     yield f"{report.candidate}: {judgement.outcome}"
     yield from (f"  {each}" for each in (*judgement.reasons, *judgement.lacking))
     ratio = "" if judgement.cpu_ratio is None else f", {judgement.cpu_ratio:.2f} times the CPU time"
     yield (
         f"  {report.frames} frames of {report.footage_s / 3600:.1f} h in {report.wall_s / 60:.1f} min: "
-        f"{judgement.objects} objects, {judgement.lost} lost, {judgement.gained} gained{ratio}"
+        f"{judgement.objects} {what}, {judgement.lost} lost, {judgement.gained} gained{ratio}"
     )
     yield from (f"  not read: {each}" for each in report.unread)

@@ -176,6 +176,10 @@ class TargetSender:
         """One more notice ended like this."""
         self._outcomes[outcome] += 1
 
+    def follow(self, before: TargetStatus) -> None:
+        """Go on from a sender of the same target: one that could not be notified cannot until a message arrives."""
+        self._connection.failing_since, self._connection.error = before.failing_since, before.error
+
     async def close(self) -> None:
         await self._connection.close()
 

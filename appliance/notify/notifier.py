@@ -84,6 +84,12 @@ class Notifier:
     def statuses(self) -> tuple[TargetStatus, ...]:
         return tuple(sender.status for sender in self._senders.values())
 
+    def follow(self, before: Sequence[TargetStatus]) -> None:
+        """Go on from another notifier, for targets that are the same. Call it before `run`."""
+        for status in before:
+            if status.name in self._senders:
+                self._senders[status.name].follow(status)
+
     def run(self) -> None:
         """Deliver until `stop()`. Raises StoreError. May be called again after it failed."""
         self._event_loop.run(self._main())

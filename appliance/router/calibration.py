@@ -44,8 +44,8 @@ class TrackStability:
 class RecallClaim:
     """Claim about the alerts that are left out.
 
-    Of `real` true alerts (weighed: `effective`), the share `recall` has a chance of at least `chance_min`; with 95 %
-    confidence at least `recall_low` of those to come do. chance_min 0: too little is known to leave anything out.
+    Of `real` true alerts (weighted: `effective`), a share `recall` has a chance of at least `chance_min`. With 95 %
+    confidence at least a share `recall_low` of future ones has it. chance_min 0: too few are known to leave any out.
     """
 
     chance_min: float = 0.0
@@ -59,9 +59,9 @@ class RecallClaim:
 class SureClaim:
     """Claim about the alerts of which the appliance is sure.
 
-    Of `n` known alerts with a chance of at least `chance_max` (while none is claimed: of at least SURE_MIN) `wrong`
-    were false, and with 95 % confidence no more than `error_high` of those to come are. chance_max 1: too little is
-    known to be sure of anything. needed: how many known ones it takes at the least.
+    Of `n` known alerts with a chance of at least `chance_max` (without a claim: of at least SURE_MIN) `wrong` were
+    false. With 95 % confidence at most a share `error_high` of future ones is false. chance_max 1: too few are known to
+    be sure of any. needed: the least number of known ones for a claim.
     """
 
     chance_max: float = 1.0
@@ -77,8 +77,8 @@ class SureClaim:
     def learn_share(self, error_max: float, cold_share: float) -> float:
         """Return the share of likely sure alerts to ask about while nothing is claimed.
 
-        It is all at first, `cold_share` when as many are known as a claim takes, and all of them again when too many of
-        those were wrong.
+        It is 1 at first and `cold_share` when as many are known as a claim needs. It is 1 again if too many of those
+        were wrong.
         """
         if self.n == 0 or self.wrong > error_max * self.n:
             return 1.0
@@ -89,7 +89,7 @@ class SureClaim:
 class GroupFit:
     """Weights learnt for one group of alerts, from `n` of which `real` were true.
 
-    claim: about those that are left out; sure: about those that need no second opinion.
+    claim: about the alerts that are left out; sure: about the alerts that the appliance keeps.
     """
 
     weights: Weights = PRIOR
@@ -103,8 +103,8 @@ class GroupFit:
 class AlertChance:
     """Probability that an alert is right.
 
-    It says how many known alerts of its camera and label it is from, what is claimed of alerts with a lower chance than
-    p_min, and what of those that are sure.
+    It holds the number of known alerts of its camera and label, the claim about alerts with a chance below p_min, and
+    the claim about sure ones.
     """
 
     p: float
@@ -115,7 +115,7 @@ class AlertChance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """Fits for all alerts, for each label, and for each label on each camera, each drawn towards the one before.
+    """Fits for all alerts, each label, and each label on each camera; each is regularised towards the one before.
 
     cameras: by `camera/label`. Immutable; the same rows make the same calibration.
     """
@@ -127,7 +127,7 @@ class Calibration:
     cameras: Mapping[str, GroupFit]
 
     def chance(self, camera: str, label: str, seen: TrackStability) -> AlertChance:
-        """Return the chance of an alert of this camera about an object of this label, seen so. Never 0 and never 1."""
+        """Return the chance of an alert of this camera and label with these features. Never 0 and never 1."""
         own = self.cameras.get(f"{camera}/{label}")
         p = self.probability(camera, label, seen)
         return AlertChance(p, own.n if own else 0, self.claim(camera, label).chance_min, self.sure(camera, label))
@@ -144,7 +144,7 @@ class Calibration:
     def sure(self, camera: str, label: str) -> SureClaim:
         """Return the claim about the alerts of which the appliance is sure, whether it allows anything or not.
 
-        It comes from the most particular group of which enough is known.
+        It comes from the most specific group with enough known alerts.
         """
         chain = self._chain(camera, label)
         return next((fit.sure for fit in chain if fit.n >= fit.sure.needed), chain[-1].sure)
@@ -206,7 +206,7 @@ def recall_low(kept: int, n: int, confidence: float = CONFIDENCE) -> float:
 
 
 def missed_max(n: int, recall: float) -> int | None:
-    """Return how many misses among `n` still prove the recall; None: not even no miss at all does."""
+    """Return how many misses among `n` still prove the recall; None: even 0 misses do not."""
     if n <= 0 or _at_least(n, n, recall) > 1 - CONFIDENCE:
         return None
     low, high = 0, n

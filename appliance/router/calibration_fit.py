@@ -1,11 +1,11 @@
-"""Fits a calibration to alerts known to be real or not, and bounds the recall that leaving some of them out keeps.
+"""Fits a calibration to alerts known to be real or not, and bounds the recall when some are left out.
 
 A claim about the alerts that stay at the edge as sure is a bound on the share of wrong ones among them.
 
-Platt scaling (J. Platt, 1999: a logistic regression on the score), with the track's stability beside the score, as
-the most probable weights under a normal prior (MAP), found by Newton's method. The prior of a camera's label is what
-was found for the label, that of a label what was found for all: with few answers a group is close to its parent, with
-many it goes its own way. Pure; numpy only.
+Platt scaling (J. Platt, 1999: a logistic regression on the score), with the track's stability beside the score, as the
+most probable weights under a normal prior (MAP), found by Newton's method. The prior for a label on a camera is the fit
+for the label; the prior for a label is the fit for all alerts. With few answers a group is close to its parent, with
+many it differs. Pure; numpy only.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ SURE_GRID = (0.5, 0.6, 0.7, 0.8, 0.9, SURE_MIN, 0.98)
 class AlertOutcome:
     """An alert of which it is known whether it was real.
 
-    weight: how many such alerts it stands for (an audited one of a hundred stands for a hundred); id: tells alerts
-    apart.
+    weight: the number of alerts that it represents (an audited one of a hundred represents a hundred); id: of the
+    alert.
     """
 
     id: str
@@ -98,11 +98,10 @@ def fit(
     error_max: float = ERROR_MAX,
     decided: Sequence[DecidedAlert] = (),
 ) -> Calibration:
-    """Return the calibration that these outcomes teach; without any it is the prior.
+    """Return the calibration fitted to these outcomes; without outcomes it is the prior.
 
-    recall: what the router claims to keep; error_max: how many of the sure ones may be wrong; decided: alerts as they
-    come, whether they are known or not. Claims are measured with chances that the alert itself had no part in (see
-    `held_out`).
+    recall: the share that the router claims to keep; error_max: the share of sure ones that may be wrong; decided: all
+    alerts, known or not. Claims use the chance of an alert by a fit without it (see `held_out`).
     """
     taught, table, honest = _learn(outcomes), _Table.of(outcomes), held_out(outcomes)
     come = np.array([taught.probability(each.camera, each.label, each.stability) for each in decided], np.float64)
@@ -132,7 +131,7 @@ def fit(
 
 
 def held_out(outcomes: Sequence[AlertOutcome]) -> Array:
-    """Return the chance of each alert by a calibration learnt from the other folds. Folds go by the alert's id."""
+    """Return the chance of each alert by a calibration fitted to the other folds. The alert's id sets its fold."""
     chances = np.zeros(len(outcomes))
     fold_of = [int(hashlib.sha256(each.id.encode()).hexdigest()[:8], 16) % FOLDS for each in outcomes]
     for fold in set(fold_of):
@@ -144,9 +143,9 @@ def held_out(outcomes: Sequence[AlertOutcome]) -> Array:
 
 
 def map_weights(table: _Table, parent: Weights, precision: tuple[float, float]) -> Weights:
-    """Return the most probable weights given the rows, drawn towards `parent`, each with the sign that it must have.
+    """Return the most probable weights for the rows, regularised towards `parent`, each with its required sign.
 
-    A weight that would take the wrong sign is held at 0 and the others are found anew, so the chance never falls when
+    A weight that would get the wrong sign is fixed at 0 and the others are fitted again, so the chance never falls when
     the score rises.
     """
     sign = np.array(SIGNS)
@@ -165,8 +164,8 @@ def map_weights(table: _Table, parent: Weights, precision: tuple[float, float]) 
 def outcomes_of(rows: Iterable[OutcomeRow]) -> list[AlertOutcome]:
     """Alerts that were reviewed or judged, as the router saw them when it decided.
 
-    One that was escalated as one of an audit sample stands for all that were left out like it, so that what is not
-    escalated is not forgotten (inverse probability weighting; D. Horvitz, D. Thompson, 1952).
+    An alert that was escalated as part of an audit sample represents all similar ones that were left out, so that these
+    count, too (inverse probability weighting; D. Horvitz, D. Thompson, 1952).
     """
     return [
         AlertOutcome(
@@ -190,7 +189,7 @@ def claim_recall(
 ) -> RecallClaim:
     """Return the highest chance below which so few real alerts lie that `recall` of those to come is kept, at 95 %.
 
-    chance_min is 0 when there are too few to say so (at 0.98: under 149, with none missed). While all alerts are
+    chance_min is 0 if too few are known for a claim (at 0.98: under 149, with none missed). While all alerts are
     escalated, every known one counts alike and `_claim_all_asked` says it; once some are known from an audit sample,
     `_claim_audited` does. decided: the chances of alerts as they come, known or not; without any, the weights say how
     many there are.
@@ -224,13 +223,13 @@ def _claim_all_asked(mine: NDArray[np.float64], recall: float) -> RecallClaim:
 def _claim_audited(
     chances: Array, real: NDArray[np.bool_], weight: Array, recall: float, decided: Array
 ) -> RecallClaim:
-    """Return the claim with the highest limit of LEFT_OUT_GRID that keeps the recall. weight: alerts each stands for.
+    """Return the claim with the highest limit of LEFT_OUT_GRID that keeps the recall. weight: alerts each represents.
 
-    Three bounds make one: of those below the limit no larger share is real, of those above it no smaller one is, and no
-    more alerts than this lie below. The first two count every known alert once: within a side it was the chance alone
-    that decided whether it was asked about, and what was asked about more often is where the error is larger. Weights
-    would leave few effective alerts (L. Kish), and the claim would be lost by the audit that is to support it. The
-    third is counted on alerts as they come; without those the weights estimate it (D. Horvitz, D. Thompson, 1952).
+    The claim combines three bounds: the largest share of real alerts below the limit, the smallest share of real ones
+    above it, and the largest share of all alerts below it. The first two count every known alert once. On each side
+    only the chance decided whether an alert was escalated, and the error is larger where more were. Weights would leave
+    few effective alerts (L. Kish), so the audit that must support the claim would destroy it. The third bound is
+    counted on all alerts; without those the weights estimate it (D. Horvitz, D. Thompson, 1952).
     """
     level = (1 - CONFIDENCE) / len(LEFT_OUT_GRID)
     effective = float(weight.sum() ** 2 / (weight**2).sum())
@@ -268,8 +267,8 @@ def claim_sure(chances: NDArray[np.float64], real: NDArray[np.bool_], error_max:
     """Return the claim with the lowest limit of SURE_GRID from which on at most `error_max` of the alerts are false.
 
     It holds with 95 % confidence: a one-sided Clopper-Pearson bound at each limit, at a confidence that holds for all
-    of them together. Every known alert counts once: of two thresholds the higher one has the surer alerts, so that
-    those below it, of which more were asked about, make the share of wrong ones look larger, never smaller.
+    of them together. Every known alert counts once. Alerts below a threshold are less sure and were escalated more
+    often, so they can only make the share of wrong ones look larger.
     """
     confidence = 1 - (1 - CONFIDENCE) / len(SURE_GRID)
     needed = math.ceil(math.log(1 - confidence) / math.log1p(-error_max)) if 0 < error_max < 1 else 1
@@ -310,9 +309,9 @@ class _Table:
 def _newton(table: _Table, start: Array, precision: tuple[float, float], free: NDArray[np.bool_]) -> Array:
     """Newton's method on the penalised log likelihood, over the weights that are `free`.
 
-    Every answer counts once, one of an audit sample too: what was asked about was chosen by the chance, that is by the
-    features, and so the odds given these are learnt without weights. The likelihood is concave, so a step that goes too
-    far is halved until it climbs.
+    Every answer counts once, also one of an audit sample. Alerts were chosen by their chance, that is by the features,
+    so the odds given the features are learnt without weights. The likelihood is concave, so a step that goes too far is
+    halved until the likelihood rises.
     """
     penalty = np.array([precision[0], *[precision[1]] * (len(PRIOR) - 1)])
 

@@ -1,10 +1,10 @@
 """Decides whether, when and with which evidence the cloud is asked about an alert. Pure.
 
-The rules come in this order, and an earlier one is never outweighed by a later one: privacy; what the site file rules
-out; what was escalated before; what is hardly ever real, or worth less than its bytes; what the appliance is sure of
-(of all these an audit sample is escalated all the same); then what must wait: for the budget, for the appliance, for
-the queue, for the workers, for a lower price, for off-peak hours. So it is a cascade: sure alerts stay on the appliance
-on both sides, and what is in between goes to the larger model.
+The rules have this order, and a later one never overrides an earlier one: privacy; the site file; earlier escalations
+of the same object; alerts that are hardly ever real, or worth less than their bytes; alerts of which the appliance is
+sure. Of all these except the first two an audit sample is escalated nevertheless. The last rule names the reasons to
+wait: budget, appliance, queue, workers, price, off-peak hours. So it is a cascade: sure alerts stay on the appliance on
+both sides, and what is in between goes to the larger model.
 
 The value is `weight of the severity x chance of being real / 100 kB of the evidence it begins with`: in a budget of
 bytes, escalating in the order of falling value brings the most real incidents to the cloud (the greedy solution of the
@@ -62,7 +62,7 @@ class RouterTuning:
 TUNING = RouterTuning()
 _NOT_DOUBTED = (None, "rechecked", "confirmed")
 """The appliance's own second detection did not look, or found the object again."""
-_WAITS = {
+WAITS = {
     "budget": "waits until the budget is renewed",
     "box": "waits until the appliance is less loaded",
     "queue": "waits until fewer questions are in the queue",
@@ -76,9 +76,9 @@ _WAITS = {
 class RouterCase:
     """One alert, and all that the decision may depend on.
 
-    requested: a person asks for it, which is above what the rules escalate and what the router thinks it worth, and
-    below privacy and budget. uplink: the site file has one, whether it is up or not. costs: of each evidence step, in
-    their order. now: UTC seconds live, of the footage in a replay.
+    requested: a person asks for it, which overrides the rules' `escalate` and the value, but neither privacy nor
+    budget. uplink: the site file has one, connected or not. costs: of each evidence step, in their order. now: UTC
+    seconds live, of the footage in a replay.
     """
 
     alert: str
@@ -148,7 +148,7 @@ class RouterDecision:
     priority: one of wire.PRIORITIES; empty when never. value: expected value of the verdict per 100 kB: a rank, to be
     compared with others of the same settings. cost: of the evidence it begins with. audit_share: above 0 it is
     escalated only as one of a sample of what stays at the edge, on the side audit_of. edge: the appliance's own answer;
-    flagged: why that stands for now although the cloud is asked.
+    flagged: why it is used for now although the cloud is asked.
     """
 
     when: SendTiming
@@ -178,7 +178,7 @@ class SystemLoad:
     """State of link, appliance and workers; None: unknown.
 
     load: 1 minute mean of running tasks per core; pool_wait_s, gpu_hour: as the workers announce. offload: the
-    appliance is too hot to find out by itself.
+    appliance is too hot to recheck by itself.
     """
 
     link_up: bool | None = None
@@ -191,7 +191,7 @@ class SystemLoad:
 
 
 def decide(case: RouterCase, settings: EscalationConfig) -> RouterDecision:
-    """Decide if the cloud is asked about this alert. The result depends on nothing but the arguments."""
+    """Decide whether to escalate this alert. The result depends only on the arguments."""
     inputs = case.inputs
     # Where nothing is ever asked, tracks are not followed for it, and so the chance says little.
     edge = edge_answer(inputs) if case.uplink and settings.enabled else ""
@@ -283,7 +283,7 @@ def in_sample(alert: str, share: float) -> bool:
 
 
 def expected_bytes(settings: EscalationConfig) -> tuple[int, ...]:
-    """Bytes of an escalation that begins with each evidence step, in their order, as the site file sizes them."""
+    """Return the bytes of an escalation that begins with each evidence step, in order, by the site file's sizes."""
     crops = settings.crops * settings.crop_bytes_max * TUNING.crop_fill
     frames = settings.frames * settings.frame_side_max**2 * 9 / 16 * TUNING.jpeg_bytes_per_pixel
     clip = settings.clip_bytes_max * TUNING.clip_fill
@@ -310,9 +310,9 @@ def _refused(case: RouterCase, settings: EscalationConfig) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """Why an alert stays at the edge, or ''; share: of such ones that is escalated all the same, on the side `side`.
+    """Why an alert stays at the edge, or ''; share: the part of such alerts that is escalated, on the side `side`.
 
-    learning: nothing is claimed of them yet, so that the share is no audit but how the appliance learns.
+    learning: there is no claim yet, so the share serves to learn, not to audit.
     """
 
     reason: str = ""
@@ -322,7 +322,7 @@ class _Kept:
 
 
 def _kept(inputs: RouteInputs, value: float, settings: RouterConfig) -> _Kept:
-    """Why the verdict is not worth having. These are the router's own estimates, and so they are audited."""
+    """Return why the verdict is not worth its cost. These are the router's own estimates, so they are audited."""
     edge = edge_answer(inputs)
     if inputs.repeat:
         return _Kept(f"this {inputs.label} stands where it was asked about before", settings.audit_share, "doubtful")
@@ -350,7 +350,7 @@ def _flagged(inputs: RouteInputs, cost: EscalationCost, settings: RouterConfig) 
 
 
 def _too_late(inputs: RouteInputs, cost: EscalationCost, settings: RouterConfig) -> bool:
-    """Return True if the answer would come later than the site file wants. An unknown delay is not too late."""
+    """Return True if the answer would come later than the site file allows. An unknown delay is not too late."""
     if settings.answer_s is None or inputs.pool_wait_s is None:
         return False
     return inputs.pool_wait_s + cost.gpu_s > settings.answer_s
@@ -359,8 +359,8 @@ def _too_late(inputs: RouteInputs, cost: EscalationCost, settings: RouterConfig)
 def _affordable(case: RouterCase, first: EvidenceStep, settings: EscalationConfig, urgent: bool) -> EvidenceStep:
     """Return the evidence to begin with.
 
-    It is less than usual where appliance, queue or budget are short and the escalation cannot wait. A rule in the
-    owner's own words never goes without an image for want of money: facts do not answer it.
+    It is less than usual if appliance, queue or budget are short and the escalation cannot wait. A rule in the owner's
+    own words always has an image, even with a short budget: facts do not answer it.
     """
     index = EVIDENCE_STEPS.index(first)
     crops = EVIDENCE_STEPS.index("crops")
@@ -385,16 +385,16 @@ def _postponed(decided: RouterDecision, case: RouterCase, settings: EscalationCo
     if any(not limit.ever_has_room(decided.cost, reserve) for limit in case.limits):
         never = "one question costs more than the budget allows"
     elif wait.until_t is not None and wait.until_t - case.now > settings.expire_hours * 3600:
-        never = "it would expire before its time came: it " + _WAITS[wait.why]
+        never = "it would expire before its time came: it " + WAITS[wait.why]
     if never:
         return RouterDecision(
             "never", never, evidence=decided.evidence, value=decided.value, cost=decided.cost, edge=decided.edge
         )
-    return replace(decided, when="later", reason=f"{decided.reason}; it {_WAITS[wait.why]}", wait=wait)
+    return replace(decided, when="later", reason=f"{decided.reason}; it {WAITS[wait.why]}", wait=wait)
 
 
 def _first_evidence(inputs: RouteInputs, settings: EscalationConfig, edge: EdgeAnswer) -> EvidenceStep:
-    """Return the evidence an escalation begins with: whole frames where a hot appliance is not sure."""
+    """Return the first evidence of an escalation: whole frames if a hot appliance is not sure."""
     if inputs.privacy == "image_free":
         return "facts"
     if inputs.offload and edge != "sure":
@@ -403,7 +403,7 @@ def _first_evidence(inputs: RouteInputs, settings: EscalationConfig, edge: EdgeA
 
 
 def _strained(inputs: RouteInputs, settings: RouterConfig) -> bool:
-    """Return True if the appliance is busier or hotter than the site file allows, unless the cloud shall relieve it."""
+    """Return True if the appliance is busier or hotter than the site file allows, unless it offloads to the cloud."""
     if inputs.offload:
         return False
     hot = inputs.temperature_c is not None and settings.temperature_max_c is not None

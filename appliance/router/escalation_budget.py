@@ -15,10 +15,10 @@ _GB, _MB, _HOUR_S, _MILLION = 1e9, 1e6, 3600.0, 1e6  # bytes, bytes, seconds, to
 
 
 class EscalationBudget:
-    """The budgets of a site and what is gone of them. Owner: the core, or a replay; one thread.
+    """The budgets of a site and what is spent of them. Owner: the core, or a replay; one thread.
 
-    State: what was spent in the day and month of the last count; of tokens, what an escalation takes in the mean, and
-    the money that was reckoned for those that are not judged yet. period: which those are (see clock.py).
+    State: what was spent in the day and month of the last count, the mean tokens of an escalation, and the expected
+    money of escalations that are not judged yet. period: which those are (see clock.py).
     """
 
     def __init__(self, budget: BudgetConfig, prices: PricesConfig, period: Callable[[float], Period]) -> None:
@@ -47,7 +47,7 @@ class EscalationBudget:
         return bool(priced) and (budget.money_day is not None or budget.money_month is not None)
 
     def cost(self, bytes_: int, camera: str = "", evidence: str = "") -> EscalationCost:
-        """Return the cost of an escalation of so many bytes, of this camera, that begins with this evidence."""
+        """Return the cost of an escalation of this camera with these bytes and this first evidence."""
         tokens = self._price(self._mean(camera, evidence))
         gpu_hour = self._prices.gpu_hour if self.gpu_hour is None else self.gpu_hour
         return EscalationCost(bytes_, self.gpu_s, self._money(bytes_, 0.0) + self.gpu_s / _HOUR_S * gpu_hour + tokens)
@@ -103,9 +103,9 @@ class EscalationBudget:
         return bytes_ / _GB * self._prices.uplink_gb + gpu_s / _HOUR_S * self._prices.gpu_hour
 
     def _mean(self, camera: str, evidence: str) -> TokenCount:
-        """Return the mean tokens of an escalation of this camera that began so; 0: not known yet.
+        """Return the mean tokens of an escalation of this camera with this first evidence; 0: not known yet.
 
-        If none is known, take any camera's that began so, else any.
+        If none is known, use those of any camera with this evidence, else of all escalations.
         """
         mean = self._tokens.mean
         if not mean or (camera, evidence) in mean:

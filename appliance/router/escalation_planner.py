@@ -1,6 +1,6 @@
-"""Plans the escalations of one camera: for each alert, and each change of it, what the router decides and what to send.
+"""Plans the escalations of one camera: for each alert and each change, the router's decision and the evidence.
 
-The core and a replay use this very class, so that both decide the same.
+The core and a replay use the same class, so both decide the same.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class ApiEscalation:
 
     id: of the row, as of an alert. label, score: what the appliance itself detected, 0: nothing. images: what would be
     sent, each with its path below the storage folder; all are on disk. requested: a person or program wants the cloud
-    model's answer, whatever the router thinks it worth.
+    model's answer, whatever value the router computes.
     """
 
     id: str
@@ -82,7 +82,7 @@ class ApiEscalation:
 class RoutePlan:
     """Plan for an alert: the decision as it is logged, and the escalation, if there is one.
 
-    event: the one that was decided about. released: the escalation was postponed before, and goes now.
+    event: the event of the decision. released: the escalation was postponed before, and is sent now.
     """
 
     route: Route
@@ -96,9 +96,9 @@ class RouterContext:
     """Knowledge of the router beyond one camera: the calibration, the budgets, the state of link and appliance.
 
     One for all cameras of a site. Owner: the core, which renews it, or a replay, in which the load is unknown; one
-    thread. uplink: the site has one. off_peak_in_s: seconds until off-peak hours at a time, 0 inside them; None: there
-    are none. bytes_: expected of an escalation that begins with each evidence step. privacy: what may leave of an
-    event's alert.
+    thread. uplink: the site has one. off_peak_in_s: returns the seconds until off-peak hours, 0 inside them; None:
+    there are none. bytes_: expected bytes of an escalation for each first evidence. privacy: returns what of an event's
+    alert may leave.
     """
 
     site: str
@@ -136,9 +136,9 @@ class RouterContext:
 class EscalationPlanner:
     """Decides about the alerts of one camera. Owner: the core or a replay, in one thread.
 
-    State: how its tracks were seen, what was escalated lately, and of each open alert what was decided. An alert is
-    decided about with each of its events, and when its best view improves, until it is escalated; that happens once. An
-    escalation that was postponed is released when a later event makes it urgent.
+    State: statistics of its tracks, recent escalations, and the decision on each open alert. The planner decides with
+    each event of an alert, and when its best view improves, until the alert is escalated; that happens once. A
+    postponed escalation is released when a later event makes it urgent.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class EscalationPlanner:
         self._run = self._model = ""
 
     def take_over(self, old: EscalationPlanner) -> None:
-        """Go on where `old` stops, whose rules are the same: with its tracks and what it decided of its alerts."""
+        """Continue from `old`, a planner with the same rules: take over its tracks and its decisions."""
         self._tracks, self._recent, self._open = old._tracks, old._recent, old._open
         self._run, self._model = old._run, old._model
 
@@ -177,7 +177,7 @@ class EscalationPlanner:
             self._recent.observe(boxes, self._tracks)
 
     def plan(self, change: AlertChange, now: float) -> RoutePlan | None:
-        """Return the plan for an alert change; None: nothing that was not decided before. `now`: see RouterCase."""
+        """Return the plan for an alert change; None: the decision did not change. `now`: see RouterCase."""
         open_ = self._open.get(change.alert.id)
         if change.kind == "ended":
             self._open.pop(change.alert.id, None)
@@ -197,7 +197,7 @@ class EscalationPlanner:
     def reconsider(
         self, alert: Alert, event: Event, known: RouteInputs, now: float, *, requested: bool = False
     ) -> RoutePlan | None:
-        """Return a plan for an alert that stays at the edge, now that `known` holds more; None: its rule is gone.
+        """Return a new plan for an alert that stays at the edge, by the inputs `known`; None: its rule is gone.
 
         `known`: the inputs of the first decision, with the result of the appliance's own second detection since.
         requested: a person asks for it.
@@ -426,7 +426,7 @@ class _Subject:
 
 
 def _changes(before: RouterDecision, decision: RouterDecision) -> bool:
-    """Return True if a later decision differs: one that was postponed is only ever released, or made more urgent."""
+    """Return True if a later decision differs. A postponed escalation can only be released or become more urgent."""
     if before.when == "later":
         order = wire.PRIORITIES.index
         return decision.when == "now" and order(decision.priority) <= order(before.priority)
@@ -443,7 +443,7 @@ class RequestAnswer:
 
 
 class EscalationRequests:
-    """Requests that wait for the core. Bounded: one too many, and one that nobody answers in time, is refused.
+    """Requests that wait for the core. Bounded: refuses requests beyond the limit or without an answer in time.
 
     Any thread asks; the core answers, in the thread in which it decides.
     """
@@ -453,7 +453,7 @@ class EscalationRequests:
         self._answer_s = answer_s
 
     def ask(self, what: str | ApiEscalation) -> RequestAnswer:
-        """Ask for the escalation of an alert, or of a question with its pictures, and wait for the answer."""
+        """Request the escalation of an alert, or of a question with its pictures, and wait for the answer."""
         answer: Future[RequestAnswer] = Future()
         try:
             self._waiting.put_nowait((what, answer))

@@ -1,4 +1,4 @@
-"""Upkeep of the router once a second, and the silent audit: frames sent although nothing was reported in them."""
+"""Maintenance of the router once a second, and the silent audit of frames in which nothing was reported."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ Write = Callable[[Callable[[], object]], None]
 class RouterMaintenance:
     """Owner: the core, which calls `run_once` about once a second, in the thread in which its planners decide.
 
-    Invariant: an escalation that was postponed is released once, when nothing is left that it must wait for, or given
-    up when it is as old as any may become. State: when it learns and counts next, from when on ages are believed.
+    Invariant: a postponed escalation is released once, when no reason to wait is left, or given up at the maximum age.
+    State: the times of the next calibration and count, and the time from which ages are reliable.
     """
 
     def __init__(
@@ -128,9 +128,10 @@ class RouterMaintenance:
                 write(lambda: self._escalations.postpone(row, wait.why, until_t))
 
     def _wait(self, row: EscalationRow, settings: EscalationConfig, now: float) -> Postponement | None:
-        """Return the reason for which a stored escalation still waits: the rules of `decide`, with what is known now.
+        """Return the reason why a stored escalation still waits, by the rules of `decide` with present inputs.
 
-        One that waited for the queue waits until it is half as long, lest the queue be filled by what waited for it.
+        One that waited for the queue waits until the queue is half as long; otherwise the released ones would fill it
+        at once.
         """
         context, urgent = self._context, row.body.severity == "alert" and row.priority != "low"
         load = context.system_load
@@ -170,7 +171,7 @@ def _step(row: EscalationRow, settings: EscalationConfig) -> int:
 
 @dataclass(frozen=True, slots=True)
 class SilentFrame:
-    """A frame that is to be sent although nothing was reported in it. labels: what the camera's rules watch for."""
+    """A frame to be sent although nothing was reported in it. labels: those of the camera's rules."""
 
     escalation: wire.Escalation
     labels: tuple[str, ...]
@@ -178,12 +179,11 @@ class SilentFrame:
 
 
 class SilentFrameAudit:
-    """Draws frames of one camera. Owner: the core, in one thread. State: the slot that was looked at last.
+    """Draws frames of one camera. Owner: the core, in one thread. State: the last slot that was checked.
 
-    Site, camera and time alone decide which slots are drawn. The first frame of a drawn slot counts that was examined,
-    in which none of the watched objects was detected, and while no alert was open. It goes only if the camera is
-    watched then, the owner's rules let a whole frame of it leave, and the budget and the load have room for it, or not
-    at all.
+    Only site, camera and time decide which slots are drawn. Of a drawn slot the first examined frame is used in which
+    no watched object was detected and during which no alert was open. It is sent only if a rule is armed, the privacy
+    rules allow a whole frame, and budget and load permit it. Otherwise it is left out.
     """
 
     def __init__(
@@ -194,7 +194,7 @@ class SilentFrameAudit:
         armed: Callable[[Rule, float], bool],
         may_leave: Callable[[str, float], bool],
     ) -> None:
-        """armed: whether a rule is, at a time; may_leave: whether a whole frame of a camera is, at a time."""
+        """armed: whether a rule is, at a time; may_leave: whether a whole frame may, at a time."""
         settings = context.settings
         self._camera = camera
         self._rules = [rule for rule in rules if rule.escalate and rule.severity in settings.severities]
@@ -223,7 +223,7 @@ class SilentFrameAudit:
         return _fraction(f"silent|{self._context.site}|{self._camera}|{slot}") < self._share
 
     def _has_room(self, now: float) -> bool:
-        """Room in the budget beyond the reserve for alerts, now; an audit is never put off, but left out."""
+        """Return True if the budget suffices now without the reserve for alerts; an audit is never postponed."""
         context, settings = self._context, self._context.settings
         load = context.system_load
         if load.link_up is False:
@@ -295,8 +295,8 @@ class SystemLoadMonitor:
     ) -> None:
         """Take the sources of the readings.
 
-        temperature_c: of the hottest sensor. offload: True while the appliance is too hot to find out by itself what it
-        is not sure of.
+        temperature_c: of the hottest sensor. offload: True while the appliance is too hot to recheck alerts of which it
+        is not sure.
         """
         self._offload = offload
         self._link = link

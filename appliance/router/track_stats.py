@@ -1,4 +1,4 @@
-"""How steadily each track was detected, and which stationary objects were escalated: a parked car is, once."""
+"""Statistics of each track's detections, and memory of escalated stationary objects: a parked car is escalated once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DIGITS = 3  # decimals in the row of the decision
 
 @dataclass(slots=True)
 class TrackStats:
-    """One track so far. mean, square: of its scores (Welford); start: its foot at first; tall: its greatest height."""
+    """One track. mean, square: of its scores (Welford); start: its first foot point; tall: its greatest height."""
 
     label: str
     box: Box
@@ -105,7 +105,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RecentEscalationsTuning:
-    """When an object counts as one that stands where it was escalated before. Set by hand, for parked vehicles."""
+    """Limits for an object that stands where it was escalated before. Set by hand, for parked vehicles."""
 
     objects_max: int = 64
     """Objects of one camera; a car park shows fewer at a time that were ever escalated."""
@@ -142,11 +142,11 @@ class _EscalatedObject:
 
 
 class RecentEscalations:
-    """Objects of one camera that were escalated, by where they stand. Owner: its planner.
+    """Escalated objects of one camera, by their place. Owner: its planner.
 
-    Kept over new sessions of the camera: the car is still there when the stream comes back. One is forgotten when
-    nothing of its label was detected there for `repeat_s`; at most `objects_max`, of which the one escalated first
-    makes room.
+    Kept over new sessions of the camera: the car is still there when the stream comes back. An object is forgotten if
+    nothing of its label was detected there for `repeat_s`. Beyond `objects_max` the one that was escalated first is
+    dropped.
     """
 
     def __init__(self, repeat_s: float) -> None:
@@ -175,7 +175,7 @@ class RecentEscalations:
         del self._objects[: -STANDING.objects_max]
 
     def is_repeat(self, rule: str, severity: Severity, track: TrackStats) -> bool:
-        """Return True if this very object was escalated by the same rule, no less gravely, and has stood there long."""
+        """Return True if this object was escalated by the same rule, no less severely, and has stood there long."""
         rank = SEVERITIES.index(severity)
         return track.moved < STANDING.moved_max and any(
             known.rule == rule
@@ -192,8 +192,8 @@ def restore_recent(
 ) -> RecentEscalations:
     """Return the memory that a planner of `camera` had when the core ended, from its decisions and the stored boxes.
 
-    An object is known by what one session of the camera saw of it. Nothing is read for a camera of which nothing was
-    escalated for `repeat_s`. A store that cannot be read now costs an escalation too many, not a start.
+    An object is identified by its boxes in one session. Nothing is read for a camera without an escalation within
+    `repeat_s`. If the store cannot be read now, the start goes on; it may cost one repeated escalation.
     """
     recent = RecentEscalations(repeat_s)
     try:

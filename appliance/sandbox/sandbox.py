@@ -20,7 +20,7 @@ import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -29,6 +29,7 @@ from typing import Any
 from appliance.base.child_modules import SANDBOX, end_child
 from appliance.base.clock import Clock, SystemClock, process_cpu_s
 from appliance.base.errors import VedetteError, printable
+from appliance.base.machine import family_cpu_s
 from appliance.base.malloc import TRIM_EVERY_S, spare_what_stays, trim_heaps
 from appliance.sandbox.confinement import confine, library_policy
 from appliance.sandbox.peak_memory import keep_open, let_go
@@ -125,21 +126,25 @@ class Sandbox:
         self._child: subprocess.Popen[bytes] | None = None
         self._channel: socket.socket | None = None
         self._begun: socket.socket | None = None  # to a child that has not said yet that it is ready
+        self._still_s: float | None = None  # of the call that goes on
+        self._is_still = False
         self.confined: tuple[str, ...] = ()
         self.starts = 0
         self.kills = 0
 
     def call(
         self, function: str, *values: Value, wall_s: float | None = None, progress: Progress | None = None,
-        cpu_s: float | None = None,
+        cpu_s: float | None = None, still_s: float | None = None,
     ) -> Value:  # fmt: skip
         """Return the result of `function(*values)` of the module. Raises SandboxError, or one of `raises`.
 
         cpu_s: of CPU time, at twice of which it dies: less than wall_s tells what hangs from what has no time.
+        still_s: without any CPU time, after which it is killed: it waits for what does not come. None: it may wait.
         progress: called with what the function yields before it returns, where it is a generator.
         """
         with self._lock:
             limit_s = self._limits.wall_s if wall_s is None else wall_s
+            self._still_s, self._is_still = still_s, False
             for attempt in (1, 2):
                 try:
                     return self._ask(function, values, limit_s, progress or _unheard, cpu_s or limit_s)
@@ -188,10 +193,11 @@ class Sandbox:
             channel.settimeout(limit_s)
             _send(channel, {"function": function, "values": list(values), "cpu_s": cpu_s})
             end = self._clock.monotonic() + limit_s
-            reply = self._receive(channel, limit_s)
-            while "progress" in reply:
-                progress(reply["progress"])
-                reply = self._receive(channel, end - self._clock.monotonic())
+            with self._killed_when_still():
+                reply = self._receive(channel, limit_s)
+                while "progress" in reply:
+                    progress(reply["progress"])
+                    reply = self._receive(channel, end - self._clock.monotonic())
         except TimeoutError:
             self.kills += 1
             raise SandboxTimeout(f"{function} took longer than {limit_s:g} s") from None
@@ -201,6 +207,33 @@ class Sandbox:
             self.kills += 1
             raise SandboxDied(f"{function}: the child sent what is no answer: {error}") from None
         return self._result(function, reply)
+
+    @contextlib.contextmanager
+    def _killed_when_still(self) -> Iterator[None]:
+        """Kill the child once it has had no CPU time for `still_s`: who waits here then finds that it died."""
+        child, still_s, over = self._child, self._still_s, threading.Event()
+        if child is None or still_s is None:
+            yield
+            return
+
+        def watch() -> None:
+            used_s, since = -1.0, self._clock.monotonic()
+            while not over.wait(still_s / 10):
+                now_s, now = family_cpu_s(child.pid), self._clock.monotonic()
+                if now_s > used_s:
+                    used_s, since = now_s, now
+                elif now - since > still_s:
+                    self._is_still = True
+                    child.kill()
+                    return
+
+        thread = threading.Thread(target=watch, name="sandbox watch", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
 
     def _receive(self, channel: socket.socket, limit_s: float) -> dict[str, Value]:
         end = self._clock.monotonic() + limit_s
@@ -237,6 +270,8 @@ class Sandbox:
         how = f"signal {-child.returncode}" if (child.returncode or 0) < 0 else f"exit code {child.returncode}"
         if child.returncode == -signal.SIGXCPU:
             how = "it used more CPU time than it may"
+        if self._is_still:
+            how = f"it used no CPU time for {self._still_s:g} s"
         return SandboxDied(f"{function}: the sandbox died ({how})")
 
     def _spawn(self) -> socket.socket:

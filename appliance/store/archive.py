@@ -20,6 +20,7 @@ from appliance.store.rows import (
     AlertDetail,
     AlertRow,
     EscalationRow,
+    MediaRow,
     StepRow,
     VerdictRow,
     read_alert,
@@ -27,6 +28,7 @@ from appliance.store.rows import (
     read_event,
     read_evidence,
     read_gap,
+    read_media,
     read_step,
     read_verdict,
 )
@@ -136,6 +138,22 @@ class StorageArchive:
                 verdicts=tuple(map(read_verdict, verdicts)),
                 changes=changes_of_alert(connection, alert_id),
             )
+
+    def media(self, escalation: str) -> list[MediaRow]:
+        """Return the files that an escalation carries, in order. Raise StoreError."""
+        with open_read_only(self._path) as connection:
+            rows = connection.execute("SELECT * FROM media WHERE escalation = ? ORDER BY n", (escalation,))
+            return list(map(read_media, rows))
+
+    def reviewed_alerts(self, camera: str) -> list[AlertRow]:
+        """Return the alerts of a camera that people reviewed, the newest first. Raise StoreError."""
+        with open_read_only(self._path) as connection:
+            rows = connection.execute(
+                f"""SELECT {ALERT_COLUMNS} FROM alert WHERE audit = 0 AND camera = ? AND review IS NOT NULL
+                    ORDER BY t_start DESC""",
+                (camera,),
+            )
+            return list(map(read_alert, rows))
 
     def alerts(self, after: tuple[str, float, str] | None, limit: int, *, audited: bool = False) -> list[AlertRow]:
         """Return a page of all alerts in order of camera, time and id, after the last row's (camera, t_start, id).

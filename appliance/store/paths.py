@@ -17,6 +17,7 @@ EXPORTS = "exports"  # exports/<id>/...: clips made for somebody outside, delete
 SUBSTREAMS = "substreams"  # substreams/<camera>/...: the last seconds of detect streams, written and deleted by ingest
 SCENARIOS = "scenarios"  # scenarios/<name>/...: kept by a person, deleted by a person only
 PROOFS = "proofs"  # proofs/<network>.json: the last trial of a network beside the one in force
+CANDIDATES = "candidates"  # candidates/<name>.json: settings and prompts that wait to be tried at night
 TRIALS = "trials"  # trials/<id>.json: what other settings would have reported, kept by the dashboard, the last 20
 _PLAIN = re.compile(r"^[A-Za-z0-9_-]{1,80}$")
 

@@ -43,9 +43,8 @@ _LOWER_SHARE = 1 - _UPPER_SHARE
 def describe(planes: Planes, boxes: NDArray[np.float32]) -> Floats:
     """Return (N, L) histograms of the objects in `boxes` (N, 4, shares of the frame) of a frame that is not empty.
 
-    For each half and plane there is one histogram that sums to 1, linear between its bins, so that a slow change of
-    light moves it a little and not by whole bins. L is 24 for each plane. It takes about 0.02 ms per box on a desktop
-    core.
+    For each half and plane there is one histogram that sums to 1. It is linear between bins, so a slow change of light
+    shifts it a little and not by whole bins. L is 24 for each plane. It takes about 0.02 ms per box on a desktop core.
     """
     count = min(len(planes), len(_LOWEST))
     x, y = _points(np.asarray(boxes, np.float64))
@@ -61,10 +60,10 @@ def describe(planes: Planes, boxes: NDArray[np.float32]) -> Floats:
 
 
 def similarity(some: Floats, others: Floats) -> Floats:
-    """Return (M, N): how alike each of `some` (M, L) and each of `others` (N, L) are; 1 the same, 0 nothing in common.
+    """Return the (M, N) similarities of `some` (M, L) and `others` (N, L); 1 the same, 0 nothing in common.
 
     It is the Bhattacharyya coefficient, mean over the histograms. On PETS09-S2L1 the same person 1.5 to 5 s later has
-    0.95 +- 0.05, another one 0.77 +- 0.10. It is rounded, so that the last bit of a sum decides nothing.
+    0.95 +- 0.05, another one 0.77 +- 0.10. It is rounded, so that the last bit of a sum has no effect.
     """
     shared = (np.sqrt(some)[:, None] * np.sqrt(others)[None]).sum(axis=2)
     return np.asarray(np.round(shared * (_BINS / some.shape[1]), 6), np.float64)

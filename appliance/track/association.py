@@ -29,11 +29,11 @@ def overlap_of_smaller(a: Box, b: Box) -> float:
 def match_costs(
     track: Box, spread: tuple[float, float], found: Sequence[Box], *, overlap_min: float, distance_max: float
 ) -> list[float]:
-    """Return the cost of each box of `found`: 0..1 if it overlaps enough, 1..2 if it is only near and alike in size.
+    """Return the cost of each box of `found`: 0..1 if it overlaps enough, 1..2 if only near and of similar size.
 
-    Near is measured between the centres, in object sizes. The size is widened by the track's own uncertainty `spread`
-    (see `Kalman`), but at most doubled: a small box that moved by more than itself between two frames overlaps nothing
-    and is still matched, a stale one does not reach for everything.
+    The distance is that of the centres, in object sizes. The size is increased by the track's own uncertainty `spread`
+    (see `Kalman`), but at most doubled. So a small box that moved by more than its size between two frames is still
+    matched, and a stale track does not match distant boxes.
     """
     x, y, width, height = to_centre(track)
     size_x, size_y = sizes((x, y, width, height))
@@ -59,10 +59,10 @@ def match_costs(
 
 
 def assign(costs: Floats | Sequence[Sequence[float]], cost_max: float = 2.0) -> list[tuple[int, int]]:
-    """Return pairs (row, column) of least total cost, in row order; a row left alone costs `cost_max`.
+    """Return pairs (row, column) of least total cost, in row order; an unmatched row costs `cost_max`.
 
-    One sure pair therefore beats two doubtful ones. The table falls into groups of rows and columns that could be
-    confused with each other; most hold one pair. Larger ones go through the Hungarian algorithm.
+    One sure pair therefore beats two doubtful ones. The table is split into groups of rows and columns that could be
+    confused with each other; most have one pair. Larger ones use the Hungarian algorithm.
     """
     table: Sequence[Sequence[float]] = costs.tolist() if isinstance(costs, np.ndarray) else costs
     pairs: list[tuple[int, int]] = []
@@ -81,7 +81,7 @@ def assign(costs: Floats | Sequence[Sequence[float]], cost_max: float = 2.0) -> 
 
 
 def contested_rows(table: Sequence[Sequence[float]], cost_max: float) -> list[int]:
-    """Return the rows of a table of costs that have a choice, or whose only choice is another row's, too."""
+    """Return the rows of a table of costs that have several columns, or share their only column with another row."""
     return sorted(row for rows, columns in _groups(table, cost_max) if len(rows) + len(columns) > 2 for row in rows)
 
 
@@ -185,7 +185,7 @@ def _groups(table: Sequence[Sequence[float]], cost_max: float) -> list[tuple[lis
 
 
 def _group(first: int, columns_of: dict[int, list[int]], rows_of: dict[int, list[int]]) -> tuple[list[int], list[int]]:
-    """Return the rows that can be reached from the row `first` by way of shared columns, and those columns."""
+    """Return the rows that share columns with the row `first`, directly or indirectly, and those columns."""
     rows, columns, new = {first}, set[int](), [first]
     while new:
         fresh = [column for column in columns_of[new.pop()] if column not in columns]

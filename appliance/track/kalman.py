@@ -17,11 +17,11 @@ ACCELERATION = (0.5, 0.5, 0.02, 0.02)
 class Kalman:
     """The filter of one box over (centre x, centre y, width, height) in shares, each coordinate on its own.
 
-    Coordinates do not influence each other, so it is four 2x2 ones, in plain numbers: for the few boxes of a camera
-    quicker than arrays, and the same bits on every machine. All noise is in units of the object's size (the geometric
-    mean of its sides), after SORT/ByteTrack (arXiv 1602.00763, 2110.06864), but as densities over time, since frames
-    come 0.2 s apart while something moves and seconds apart when idle: ACCELERATION is the variance that speed gains
-    per second. State: for each coordinate its position, speed, and the variances of position, both, and speed.
+    Coordinates are independent, so there are four 2x2 filters in plain numbers. For the few boxes of a camera this is
+    faster than arrays, and gives the same bits on every machine. All noise is in units of the object's size (the
+    geometric mean of its sides), after SORT/ByteTrack (arXiv 1602.00763, 2110.06864), but as densities over time, since
+    frames come 0.2 s apart while something moves and seconds apart when idle: ACCELERATION is the variance that speed
+    gains per second. State: for each coordinate its position, speed, and the variances of position, both, and speed.
 
     box: xyxy as predicted or corrected last; may lie outside the frame.
     """
@@ -38,7 +38,7 @@ class Kalman:
         self.box = self._box()
 
     def predict(self, dt: float, *, still: bool = False) -> None:
-        """Move on by `dt` seconds, dt >= 0; one that stands `still` stays where it is, and only grows unsure."""
+        """Predict `dt` seconds ahead, dt >= 0; a `still` object keeps its position, and only its variance grows."""
         squared, cubed = dt * dt, dt**3
         scales = _scale(self._position())
         moved = []

@@ -1,4 +1,4 @@
-"""Which detection continues which track (two stages, ByteTrack), which begins one, and which lost one is back."""
+"""Decides which detection continues a track (two stages, ByteTrack), begins one, or brings a lost one back."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class FrameObservation:
 
     A row has a box, a score, a class id and a group (the class within which it may be mistaken).
 
-    planes: the frame itself; regions: the parts of it that were examined, none: all of it. taken: track row to
-    detection row. State besides: the appearances that were asked for.
+    planes: the frame itself; regions: its examined parts; none: the whole frame. taken: track row to detection row.
+    State: the appearances computed so far.
     """
 
     __slots__ = ("_appearances", "_boxes", "boxes", "class_ids", "groups", "planes", "regions", "scores", "taken")
@@ -78,7 +78,7 @@ class FrameObservation:
 
 
 class TwoStageMatcher:
-    """Decides which detection continues which track. Lives for one frame; the outcome stands in `frame.taken`.
+    """Decides which detection continues which track, for one frame; the result is in `frame.taken`.
 
     slow: the frame before was long ago.
     """
@@ -91,9 +91,8 @@ class TwoStageMatcher:
     def match(self, held: Sequence[int]) -> None:
         """Match confident detections to confirmed tracks, then doubtful ones to those that are left.
 
-        Before these come the boxes of what stands where it stood; after them unconfirmed and hidden tracks (the next
-        car that comes has a track of its own by then), and tentative ones.
-        held: rows of parked tracks that need no box.
+        Before these stages, tracks at rest get the boxes at their places. After them come unconfirmed and hidden tracks
+        (the next car has its own track by then), and tentative ones. held: rows of parked tracks that need no box.
         """
         frame, tracks = self._frame, self._tracks
         rows = self._matchable(held)
@@ -119,9 +118,9 @@ class TwoStageMatcher:
     def _match_in_place(self, rows: list[int]) -> None:
         """Match tracks at rest to the boxes at their places, the best overlap first.
 
-        Where people stand side by side, least total cost would otherwise move each number on by one as soon as one box
-        drops out at one end and another appears at the other. A box that fits the expected place of another track
-        better is left to that one.
+        In a row of people, the least total cost would otherwise shift each number by one when a box is missing at one
+        end and another appears at the other end. A box that fits the expected place of another track better is left to
+        that track.
         """
         tracks, frame = self._tracks, self._frame
         pairs = []
@@ -159,7 +158,7 @@ class TwoStageMatcher:
     def _associate(self, rows: list[int], free: list[int], *, doubtful: bool = False, in_place: bool = False) -> None:
         """Assign the detections `free` to the tracks `rows`; adds to `frame.taken`.
 
-        doubtful: the detections are, and must overlap; to be near is not enough. in_place: only where the track stands.
+        doubtful: the detections are doubtful and must overlap, not only be near. in_place: only at the track's place.
         """
         if not rows or not free:
             return
@@ -242,11 +241,11 @@ class TwoStageMatcher:
 
 
 def _continues(track: Track, expected: Box, box: Box, shared: float) -> bool:
-    """Return True if a doubtful box that overlaps by `shared` with where `track` is expected may belong to it.
+    """Return True if a doubtful box that overlaps the expected box of `track` by `shared` may belong to it.
 
-    A track that was confident just now is more likely hidden, and the doubtful box another object's. A standing track
-    is only continued where it stands: a doubtful box beside it belongs to an object that passes before it, or covers
-    half of both.
+    If the track was confident just now, it is more likely hidden, and the doubtful box belongs to another object. A
+    standing track is only continued at its place: a doubtful box beside it belongs to a passing object, or covers half
+    of both.
     """
     if track.stands and not track.is_in_place(box):
         return False
@@ -257,9 +256,9 @@ def _continues(track: Track, expected: Box, box: Box, shared: float) -> bool:
 
 
 def inside_regions(box: Box, regions: Iterable[Box]) -> bool:
-    """Return True if `box`, as far as it is in the frame, lies wholly in one of `regions`.
+    """Return True if the part of `box` inside the frame lies completely in one of `regions`.
 
-    An object that stands there would have been found; what an inner edge cuts is not trusted.
+    An object there would have been detected. A box that an inner edge of a region cuts is not reliable.
     """
     x1, y1, x2, y2 = clipped(box)
     return any(
@@ -318,7 +317,7 @@ def spawn_tentative(frame: FrameObservation, tracks: Sequence[Track], spawned: S
 
 
 def covers_known_track(tentative: Track, tracks: Iterable[Track]) -> bool:
-    """Return True if a tentative track has met a confirmed one: its box may be that one's, or a part of it."""
+    """Return True if a tentative track overlaps a confirmed one: its box may be that one's, or a part of it."""
     return any(
         each.number and overlap_of_smaller(tentative.last, each.filter.box) > TUNING.spawning.tentative_overlap_max
         for each in tracks
@@ -329,8 +328,8 @@ def reidentify(track: Track, lost: Iterable[Track]) -> Track | None:
     """Return the one of the numbered tracks `lost` that the new `track` continues, or None.
 
     It must have been within reach, of about the same size, of the same appearance, and be the only such one. A vehicle
-    does not come to sight behind the place where it was last found. An object
-    that was last seen at the frame's border has left, and one that is first seen there has come in: both are excluded.
+    does not reappear behind the place where it was last found. Two cases are excluded: an object last seen at the
+    frame's border has left, and one first seen there has entered.
     """
     if track.appearance is None or track.came_in:
         return None
@@ -379,7 +378,7 @@ def _in_reach(track: Track, known: Track) -> bool:
 def _comes_towards(track: Track, step: tuple[float, float]) -> bool:
     """Return True if the new `track` moves towards the place where another track was last seen.
 
-    step: the way from that place to the new track, in sizes.
+    step: the vector from that place to the new track, in sizes.
     """
     wide, tall = sizes(to_centre(track.last))
     pace_x, pace_y = track.filter.speed[0] / wide, track.filter.speed[1] / tall

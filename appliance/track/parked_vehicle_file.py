@@ -56,9 +56,9 @@ class _File(BaseModel):
 class ParkedVehiclesStore:
     """The stationary objects of one camera and their file, `parked/<camera>.json`. `tick()` is called once a second.
 
-    The file is read once; one that cannot be understood is set aside, logged once, and none is known then. It is
-    replaced as a whole, never written into, at most once in WRITE_EVERY_S and only when something changed; what came or
-    went since is not known after a power cut. A disk that refuses is tried again as late.
+    The file is read once. A malformed one is renamed and logged once, and no object is known then. The file is replaced
+    atomically, at most once in WRITE_EVERY_S and only after a change; later changes are lost in a power cut. After a
+    refusal of the disk the next attempt has the same interval.
     """
 
     def __init__(self, root: Path, camera: str, clock: Clock) -> None:

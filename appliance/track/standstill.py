@@ -1,4 +1,4 @@
-"""Tells a box that stands still from one that walks. Needs no pixels: the core asks it, too, and never loads OpenCV."""
+"""Distinguishes standing boxes from walking ones. Needs no pixels: the core uses it, too, and never loads OpenCV."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def _same_length(a: float, b: float) -> bool:
 class TentativePath:
     """The path of a box that is too doubtful to begin a track. State: its first and last place, its path and scores.
 
-    Clutter that a network half believes in stays where it is, trembles or flickers; a person in rain, or at the edge of
-    what the network can see, is detected again and again, each time a bit further on: `walks` is that.
+    Clutter with low scores stays at its place, trembles or flickers. A person in rain, or at the limit of the network,
+    is detected repeatedly, each time a bit further on: then `walks` is true.
     """
 
     __slots__ = ("_count", "_first", "_last", "_longest", "_path", "_score_sum")

@@ -33,9 +33,9 @@ _SEEN_GAP_S = 60.0  # seen again within this it has stood there all the time
 class StationaryObject:
     """One object that stands still.
 
-    kind: its label, or `vehicle`. t_first, t_last: camera time; stood_s: how long it was seen to stand. patch: what the
-    place looks like with it, as of patch_t; None: there was no frame. number: its track number in the present session,
-    0 if it has none. taken: a track is bound to it now.
+    kind: its label, or `vehicle`. t_first, t_last: camera time; stood_s: the time for which it was seen standing.
+    patch: the image of the place with it, as of patch_t; None: there was no frame. number: its track number in the
+    present session, 0 if none. taken: a track is bound to it now.
     """
 
     kind: str
@@ -56,7 +56,7 @@ class StationaryObject:
         self.t_last = t
 
     def unchanged(self, planes: Planes) -> bool | None:
-        """Return True if the place looks as it did; None if that cannot be judged."""
+        """Return True if the place looks the same as before; None if that cannot be judged."""
         if self.patch is None:
             return None
         now = cut_patch(planes, self.box)
@@ -66,8 +66,9 @@ class StationaryObject:
 class StationaryObjects:
     """The stationary objects of one camera. Owner: its tracker; `snapshot` may be called from any thread.
 
-    At most STATIONARY_MAX: of those that no track is bound to, or else of all, the one not seen for longest makes room.
-    One is forgotten when it leaves, or when it was not seen for FORGET_S. `changes` counts what came and went.
+    There are at most STATIONARY_MAX. Beyond that the one not seen for longest is dropped, first among those without a
+    track. An object is forgotten when it leaves, or when it was not seen for FORGET_S. `changes` counts additions and
+    removals.
     """
 
     def __init__(self, known: Iterable[StationaryObject] = ()) -> None:
@@ -92,7 +93,7 @@ class StationaryObjects:
     def recall(self, kind: str, box: Box, planes: Planes) -> StationaryObject | None:
         """Return the object seen at `box` to which no track is bound at present; None if there is none.
 
-        Where there are planes, the place must look as it did; a place remembered without a patch is believed.
+        With planes, the place must look the same as before; a place without a patch is accepted.
         """
         free = [each for each in self._objects if not each.taken and each.kind == kind]
         there = [(iou(each.box, box), each) for each in free]
@@ -102,7 +103,7 @@ class StationaryObjects:
         return None
 
     def park(self, place: StationaryObject) -> None:
-        """Add an object that has come to stand; forget what is known to have stood there before."""
+        """Add an object that has stopped; forget earlier objects at that place."""
         self._objects = [
             each for each in self._objects if each.taken or each.kind != place.kind or iou(each.box, place.box) < 0.5
         ]

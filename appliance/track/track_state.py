@@ -39,11 +39,11 @@ class ScoreSums:
 
 @dataclass(slots=True)
 class Absence:
-    """How long a track was looked for and not found.
+    """The time for which a track was looked for and not found.
 
-    undetected_s: seconds in which it was looked for since its last detection; unseen_s: the same, but a parked one
-    whose place looks as it did counts as seen; missed: frames that looked for it and did not see it since. to_return:
-    detections in its place that are wanted before it is believed to be back there.
+    undetected_s: seconds of search since its last detection; unseen_s: the same, but a parked one whose place looks
+    unchanged counts as seen; missed: examined frames since then without it. to_return: detections at its place that are
+    needed until it counts as back.
     """
 
     unseen_s: float = 0.0
@@ -52,7 +52,7 @@ class Absence:
     to_return: int = 0
 
     def keep_unseen(self) -> None:
-        """Note that it was not detected in this frame, but is there all the same."""
+        """Record that it was not detected in this frame, but is still there."""
         self.unseen_s, self.missed, self.to_return = 0.0, 0, 0
 
 
@@ -60,10 +60,10 @@ class Absence:
 class Track:
     """One object. Owner: its Tracker. It is tentative, then unconfirmed, then confirmed; lost once it is missed.
 
-    group: the class it may be mistaken within. last: its last box as detected; filter: where it is by now. number: 0
-    until it is confirmed. appearance: the mean of what it looked like while clear of others (`appearance.describe`), of
-    appearance_samples. stationary: where it is parked; stood_s: how long it was known to stand there before this track
-    began. first: its first box. last_report: as it was last returned. is_vehicle: what may drive off. tentative: not
+    group: the class it may be mistaken within. last: its last detected box; filter: its present position. number: 0
+    until it is confirmed. appearance: the mean appearance while clear of others (`appearance.describe`), of
+    appearance_samples. stationary: its parked place; stood_s: the time for which it had stood there before this track
+    began. first: its first box. last_report: the object as last returned. is_vehicle: it may drive off. tentative: not
     None while it is too doubtful to count.
     """
 
@@ -130,19 +130,19 @@ class Track:
         return _is_cut(self.last)
 
     def has_left(self) -> bool:
-        """Return True if it went out of the frame, as far as is known. It ages whatever region is examined."""
+        """Return True if it probably left the frame. It then ages whichever region is examined."""
         return self.absence.missed >= TUNING.losing.left_misses and self.stationary is None and self.at_edge()
 
     def is_hidden(self) -> bool:
-        """Return True if it stood, was not seen for a moment, and was not found in its place often enough since.
+        """Return True if it stood, was then unseen, and was not found at its place often enough since.
 
-        Only a box at that place may belong to it: an object that passes there is another, and takes over neither its
-        number nor its place.
+        Only a box at that place may belong to it: a passing object is another one, and gets neither its number nor its
+        place.
         """
         return self.stands and (self.absence.to_return > 0 or self._is_out_of_sight())
 
     def is_place(self, box: Box, planes: Planes) -> bool:
-        """Return True if `box` is where it stands, and the place does not look as if another stood there."""
+        """Return True if `box` is at its place, and the place does not look like another object."""
         return self.is_in_place(box) and (self.stationary is None or self.stationary.unchanged(planes) is not False)
 
     @property
@@ -156,14 +156,15 @@ class Track:
 
     @property
     def is_hidden_vehicle(self) -> bool:
-        """It is a vehicle that was out of sight for a moment while it drove: the next one may come the same way."""
+        """Return True if it is a vehicle that was hidden while moving: the next one may follow the same path."""
         return self.is_vehicle and not self.stands and self._was_out_of_sight()
 
     def is_other_vehicle(self, box: Box) -> bool:
-        """Return True if it is a vehicle, whole in the frame, and `box` belongs to another by its size or its place.
+        """Return True if it is a vehicle, completely in the frame, and size or place of `box` show another one.
 
-        Twice or half as high is an object before it. Once it was out of sight, a third higher or lower is another, and
-        so is one that comes to sight behind it. By boxes alone nothing else tells them apart, and so not for long.
+        A box of twice or half the height is an object in front of it. After it was hidden, a box that differs by a
+        third in height, or appears behind it, is another vehicle. With boxes alone this is the only evidence, so it is
+        waited for only briefly.
         """
         if not self.is_vehicle or self.at_edge():
             return False
@@ -174,7 +175,7 @@ class Track:
         return self.is_behind(box) or not self.is_as_high(box)
 
     def is_as_high(self, box: Box) -> bool:
-        """Return True if `box` is about as high as it was, or as it is expected to be by now."""
+        """Return True if `box` has about its last height, or its expected height."""
         return min(_growth(self.last, box), _growth(self.filter.box, box)) < TUNING.losing.hidden_growth_max
 
     def is_behind(self, box: Box) -> bool:
@@ -187,10 +188,10 @@ class Track:
         return pace >= TUNING.losing.leaving_speed_min and ahead < -TUNING.losing.behind_max
 
     def comes_in(self, box: Box) -> bool:
-        """Return True if `box` belongs to an object that comes in where this one goes out.
+        """Return True if `box` belongs to an object that enters where this one leaves.
 
-        This one was on its way out at a border of the frame that cuts it off, and `box` reaches further in than it can
-        be. Call it with the filter at the time of this frame.
+        This one was leaving at a border of the frame that cuts it, and `box` reaches further in than is possible for
+        it. Call it with the filter at the time of this frame.
         """
         if self.stationary is not None:
             return False
@@ -223,7 +224,7 @@ class Track:
         return self.stationary is not None or (self.is_vehicle and self.standstill.at_rest)
 
     def is_settled(self) -> bool:
-        """Return True if no change of it is to be expected within the next seconds."""
+        """Return True if no change is expected within the next seconds."""
         if self.has_left():
             return True
         if not self.number or not self.at_rest:

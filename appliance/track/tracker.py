@@ -1,4 +1,4 @@
-"""One multi-object tracker per camera: detections of single frames in, objects that keep their number out."""
+"""One multi-object tracker per camera: from detections of single frames to objects that keep their number."""
 
 from __future__ import annotations
 
@@ -49,15 +49,15 @@ class UnreportedTrack:
 class Tracker:
     """Two-stage association (ByteTrack, arXiv 2110.06864) over Kalman predictions, helped by appearance.
 
-    State: one `Track` per object, the tracks that were lost lately, and where things are parked. Owned by the thread
-    that examines the camera. The same detections at the same times give the same objects, bit for bit. Numbers count up
-    from 1 in the order of confirmation; a track is confirmed, and first returned, at its second detection, or its third
-    if its scores are poor, and then gets a new number or, when it is re-identified or was parked there, the one it had.
-    A track is removed when it is no longer awaited (`Track.is_awaited`), but never before one frame has missed it.
+    State: one `Track` per object, recently lost tracks, and parked places. Owner: the thread that examines the camera.
+    The same detections at the same times give the same objects, bit for bit. Numbers count up from 1 in the order of
+    confirmation. A track is confirmed, and first returned, at its second detection, or its third if its scores are low.
+    Then it gets a new number, or its old one if it was re-identified or parked there. A track is removed when it is no
+    longer awaited (`Track.is_awaited`), but never before one frame has missed it.
     """
 
     def __init__(self, labels: tuple[str, ...], places: StationaryObjects | None = None) -> None:
-        """places: what is known to be parked from before; None: nothing, and it is not kept either."""
+        """places: the known parked objects; None: none are known, and none are kept."""
         self._labels = labels
         self._group_of = _confusion_groups(labels)
         self._parked = ParkedTracks(StationaryObjects() if places is None else places)
@@ -73,11 +73,10 @@ class Tracker:
     ) -> tuple[TrackedObject, ...]:
         """Track one examined frame at time `t` (seconds); return the confirmed objects in it, by number.
 
-        planes: the whole frame, for the appearance of objects and places; without it boxes alone decide. parts: the
-        regions of the frame that were examined (boxes are shares of the whole); none: all of it. Tracks outside of them
-        were not looked for: they are neither missed nor aged (those that have left are), and those at rest are returned
-        as they were last. A parked object that was looked for and not detected is returned as it was as long as its
-        place looks the same.
+        planes: the whole frame, for the appearance of objects and places; without it only boxes decide. parts: the
+        examined regions of the frame (boxes are shares of the whole); none: all of it. Tracks outside the regions do
+        not count as missed and do not age, unless they have left; those at rest are returned with their last box. A
+        parked object that was looked for and not detected is returned with its last box while its place looks the same.
 
         A frame in which nothing was detected must be given too (`Detections.empty()`); one on which the detector failed
         must not. A `t` that does not advance (camera clock set back) counts as no time passed. Raise ValueError if `t`
@@ -97,9 +96,9 @@ class Tracker:
 
     @property
     def active_boxes(self) -> tuple[Box, ...]:
-        """Where tracks need another detection soon: boxes (shares) of what moves, is new, or was missed just now.
+        """Boxes (shares) of tracks that need another detection soon: they move, are new, or were missed just now.
 
-        Empty: all that is tracked stands still, or has been hidden for some frames where it stood, and an inference
+        Empty: all tracked objects stand still, or have been hidden at their places for some frames. Then an inference
         every few seconds is enough.
         """
         return tuple(clipped(each.filter.box) for each in self._tracks if not (each.tentative or each.is_settled()))
@@ -111,7 +110,7 @@ class Tracker:
 
     @property
     def unreported(self) -> tuple[UnreportedTrack, ...]:
-        """The tracks that the last frame detected and that have no number yet, oldest first: for explanations."""
+        """Tracks without a number that the last frame detected, oldest first: for explanations."""
         return tuple(
             UnreportedTrack(
                 self._labels[each.scores.class_id],
@@ -125,7 +124,7 @@ class Tracker:
         )
 
     def _predict(self, t: float, parts: Sequence[Box]) -> list[bool]:
-        """Move filters and ages on to `t`; return for each track if this frame looks for it."""
+        """Advance filters and ages to `t`; return for each track whether this frame looks for it."""
         if not math.isfinite(t):
             raise ValueError(f"the time of a frame must be finite, not {t}")
         if self._t is None:  # not in `__init__`: answers of the last session may still be on their way then
@@ -185,7 +184,7 @@ class Tracker:
                 self._parked.detected(track, self._kind(track), self._t or 0.0, frame.planes, clear=index in clear)
 
     def _confirm(self, frame: FrameObservation) -> list[TrackedObject]:
-        """Give numbers to tracks that have earned them, oldest first.
+        """Give numbers to the tracks that are confirmed now, oldest first.
 
         Return all numbered tracks that this frame detected.
         """
@@ -200,7 +199,7 @@ class Tracker:
         return seen
 
     def _standing(self, frame: FrameObservation, expected: Sequence[bool], held: Sequence[int]) -> list[TrackedObject]:
-        """Return the objects that stand there undetected.
+        """Return the standing objects that were not detected.
 
         They are parked and held by their place, or at rest where nothing was examined.
         """
@@ -264,7 +263,7 @@ class Tracker:
 def _tracked_object(track: Track, score: float, labels: Sequence[str]) -> TrackedObject:
     """Return the object with its box as detected if the detector was confident.
 
-    The lower `score`, the more of the filter's box is in it.
+    The lower `score`, the more weight the filter's box has.
     """
     trust = max(0.0, 2 * score - 1)
     x1, y1, x2, y2 = (
@@ -299,7 +298,7 @@ class ParkedTracks:
         self.places = places
 
     def recall(self, track: Track, kind: str, planes: Planes) -> StationaryObject | None:
-        """Bind `track`, just confirmed, to the place at which it was known to stand, and return that place."""
+        """Bind the newly confirmed `track` to the known place at which it stands, and return that place."""
         place = self.places.recall(kind, track.last, planes)
         if place is not None:
             place.taken = True
@@ -307,9 +306,9 @@ class ParkedTracks:
         return place
 
     def detected(self, track: Track, kind: str, t: float, planes: Planes, *, clear: bool) -> None:
-        """Note that a box was found for `track`: it parks, stands, or has moved away.
+        """Record that a box was found for `track`: it parks, stands, or has moved away.
 
-        If it has moved away, its place is forgotten at once. clear: nothing else is before the object or close by.
+        If it has moved away, its place is forgotten at once. clear: no other object is in front of it or close by.
         """
         place = track.stationary
         if place is None:
@@ -325,7 +324,7 @@ class ParkedTracks:
             self.release(track)
 
     def still_there(self, track: Track, planes: Planes) -> bool:
-        """Return True if `track`, for which no box was found, is there all the same: its place is unchanged."""
+        """Return True if `track` is still there although no box was found: its place is unchanged."""
         place = track.stationary
         if place is None or track.absence.undetected_s > min(TUNING.parking.believed_s, place.stood_s):
             return False
@@ -339,13 +338,13 @@ class ParkedTracks:
 
     @staticmethod
     def detach(track: Track) -> None:
-        """End the track; the place remembers that something stood there, and under which number."""
+        """End the track; the place keeps the object and its number."""
         if track.stationary is not None:
             track.stationary.number, track.stationary.taken = track.number, False
             track.stationary = None
 
     def hand_over(self, track: Track, known: Track) -> None:
-        """Continue `known` as `track`: with its place, unless it turned up elsewhere."""
+        """Continue `known` as `track`: with its place, unless it reappeared elsewhere."""
         place = known.stationary
         if place is None:
             return

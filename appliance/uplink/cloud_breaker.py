@@ -1,4 +1,4 @@
-"""The circuit breaker of the uplink: while the cloud does not answer, escalations wait, one is tried."""
+"""The circuit breaker of the uplink: while the cloud does not answer, escalations wait and one is sent as a probe."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ logger = logging.getLogger(__name__)
 
 
 class CloudBreaker:
-    """Opens when the broker fails again and again, or when no worker answers for `silent_s` though it was asked.
+    """Opens when the broker fails repeatedly, or when no worker answers an escalation for `silent_s`.
 
-    A broker that failed is tried by the uplink at its own pace, and the first message it takes closes the circuit. A
-    silent worker is tried with one escalation after 30 s, then after twice as long each time, up to 15 minutes; any
-    verdict closes the circuit. Owner: the uplink's event loop; any thread reads `state`.
+    After a failure of the broker the uplink probes at its own pace; the first accepted message closes the circuit.
+    After silence of the workers one escalation is sent as a probe after 30 s, then after twice as long each time, up to
+    15 minutes; any verdict closes the circuit. Owner: the uplink's event loop; any thread reads `state`.
     """
 
     def __init__(self, silent_s: float, clock: Clock) -> None:
@@ -68,7 +68,7 @@ class CloudBreaker:
             self._circuit.open(why)
 
     def link_restored(self) -> None:
-        """Record that the link is up. Silence counts from here: it is not known yet if a worker answers."""
+        """Record that the link is up. Silence of the workers is measured from this time on."""
         self._verdict_at = self._clock.monotonic()
         if self.state.name == "open" and not self._silent:
             self._circuit.half_open()
@@ -97,7 +97,7 @@ class CloudBreaker:
         return True
 
     def check_silence(self, oldest_s: float | None) -> None:
-        """Call it now and then. oldest_s: for how long the oldest escalation at the cloud waits; None: none does."""
+        """Check for silence. oldest_s: the wait of the oldest escalation at the cloud; None: none waits."""
         quiet_s = self._clock.monotonic() - self._verdict_at
         if not self._silent:
             if oldest_s is not None and min(oldest_s, quiet_s) > self._silent_s and self._circuit.is_closed():

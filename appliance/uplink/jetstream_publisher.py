@@ -43,7 +43,7 @@ _TOO_LARGE = 10054  # nats-server: a message over the stream's max_msg_size
 
 @dataclass(frozen=True, slots=True)
 class NatsMessage:
-    """One message to the broker. `kind` is what the meter and the audit call it."""
+    """One message to the broker. `kind` is its name in the traffic counter and the audit."""
 
     subject: str
     payload: bytes
@@ -74,7 +74,7 @@ def chunk_message(site: str, ref: MediaRef, n: int, payload: bytes) -> NatsMessa
 
 
 def read_chunk(root: Path, path: str, ref: MediaRef, n: int) -> bytes:
-    """Chunk `n` of the file at `path` under `root`. Raises EvidenceError when the file is gone or another one."""
+    """Return chunk `n` of the file at `path` under `root`. Raise EvidenceError if the file is gone or changed."""
     try:
         with (root / path).open("rb") as file:
             size = file.seek(0, 2)
@@ -96,9 +96,10 @@ class PublishRefused(VedetteError):
 
 
 class JetStreamPublisher:
-    """Publishes, each message until it was acknowledged. Owner: the uplink's task.
+    """Publishes messages and waits for the acknowledgement of each. Owner: the uplink's task.
 
-    State: `last_refused`, whether the broker refused the last message; then it is asked for room before the next one.
+    State: `last_refused` is true if the broker refused the last message. The next one is then preceded by a check for
+    space.
     """
 
     def __init__(self, link: NatsLink) -> None:
@@ -113,7 +114,7 @@ class JetStreamPublisher:
         await self._link.while_up(self._publish(message, stream))
 
     async def find_lost(self, site: str, begun: Sequence[MediaRow]) -> list[MediaRow]:
-        """Those of `begun` of which the broker no longer has every chunk that it acknowledged. Raises UplinkError."""
+        """Return the files of `begun` of which the broker has lost acknowledged chunks. Raise UplinkError."""
         if not begun:
             return []
         jetstream = (await self._link.client()).jetstream(timeout=STREAM_INFO_S_MAX)
@@ -149,7 +150,7 @@ class JetStreamPublisher:
 
 
 async def _acknowledged(client: Client, publishing: Coroutine[Any, Any, PubAck]) -> None:
-    """Await the acknowledgement, however slow the way. Raises nats errors: a broker that has long read it is silent."""
+    """Await the acknowledgement, also on a slow link. Raise nats errors if the broker read it and is silent."""
     task = asyncio.create_task(publishing)
     try:
         await asyncio.wait({task}, timeout=ASK_AFTER_S)
@@ -164,7 +165,7 @@ async def _acknowledged(client: Client, publishing: Coroutine[Any, Any, PubAck])
 
 
 async def _check_room(jetstream: JetStreamContext, stream: str, size: int) -> None:
-    """Ask the broker if the stream exists and has room, before a chunk is sent in vain once more.
+    """Check that the stream exists and has space, before a chunk is sent again after a refusal.
 
     The request costs some hundred bytes. Raise UplinkError or NotFoundError. If the broker does not answer the request,
     the chunk is sent.
@@ -195,9 +196,9 @@ async def _is_stored(jetstream: JetStreamContext, site: str, media: MediaRow) ->
 
     For each chunk, publish an empty message that expects an impossible last sequence number. The broker refuses it in
     any case, and its refusal names the last sequence number on the chunk's subject: 0 means that the chunk is gone.
-    This needs no permission that would list other sites' media, stores nothing, so it can be repeated after a cut or a
-    kill, and costs some hundred bytes a chunk. The check ends at the first missing chunk; that one and those after it
-    are sent once more.
+    This needs no permission that would list other sites' media. It stores nothing, so it can be repeated after a cut or
+    a kill, and costs some hundred bytes a chunk. The check ends at the first missing chunk; that one and those after it
+    are sent again.
     """
     refused = {_EXPECTED_LAST: _NEVER_LAST}
     with broker_errors("the media stream cannot be asked"):

@@ -1,8 +1,8 @@
-"""Judges waiting escalations on the appliance, by a model server of its own, while the cloud is gone or it is idle.
+"""Judges waiting escalations on the appliance with a local model server, while the cloud is away or the appliance idle.
 
-The judge is the worker's (`vedette-worker judge`, a child), with its prompts and checks. Its verdict says
-`answered_by: this appliance`, costs nothing, and settles like any other: the first counts. `unsure` is left for the
-cloud, if the site has one. What the privacy rules hold back is not shown to this model either.
+The judge is the worker's (`vedette-worker judge`, a child), with its prompts and checks. Its verdict has `answered_by:
+this appliance` and costs nothing. As with all verdicts, the first final one counts. `unsure` is left for the cloud, if
+the site has one. Evidence that the privacy rules withhold is not sent to this model either.
 """
 
 from __future__ import annotations
@@ -137,10 +137,11 @@ class JudgeChild:
 
 @dataclass(frozen=True, slots=True)
 class LocalJudgeSources:
-    """Reasons for and against judging here, for a person; '': there is none. Each returns at once.
+    """Functions that return the reasons for and against local judging as texts; '': no reason. Each returns at once.
 
-    cloud_away: why the cloud does not answer. busy: why the appliance is not idle. shed: why it does less. upkeep: of
-    an outbox that no uplink empties; None: there is a cloud, for which is left what is not settled here.
+    cloud_away: why the cloud does not answer. busy: why the appliance is not idle. shed: why it sheds load. upkeep: the
+    upkeep of the outbox on a site without uplink; None: there is a cloud, which gets the escalations that are not
+    settled here.
     """
 
     cloud_away: Callable[[], str]
@@ -152,7 +153,7 @@ class LocalJudgeSources:
 class LocalJudge:
     """Judges one escalation at a time. Owner of one thread that calls `run()`, and of the child.
 
-    State: which steps it could not settle, and `state`, which any thread may read.
+    State: the steps that it could not settle, and `state`, which any thread may read.
     """
 
     def __init__(
@@ -198,7 +199,7 @@ class LocalJudge:
         self._stop.set()
 
     def run_once(self) -> bool:
-        """Judge the most urgent escalation that waits; False: none does, or it is not the time. Raise StoreError.
+        """Judge the most urgent waiting escalation; False: none waits, or none may be judged now. Raise StoreError.
 
         Raise EngineUnavailable while the model server does not answer.
         """

@@ -1,4 +1,4 @@
-"""The outbox: what happens to the escalations that are to be sent, what of them left the site, and the disk's quota."""
+"""The outbox: the state of escalations to be sent, the audit of sent data, and the quota on the disk."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class _PendingChange:
 class CommitBatcher:
     """Commits durable changes together, in a thread, so that the link does not wait for the disk.
 
-    A durable commit takes some milliseconds or, on a memory card, a hundred. Changes that come meanwhile share the next
-    one.
+    A durable commit takes some milliseconds, on a memory card a hundred. Changes that arrive meanwhile share the next
+    commit.
 
-    State: the changes that wait. Invariant: `commit` returns after the commit. Changes are made in the order of their
-    coming, one transaction at a time; when one of a transaction fails, none of it is kept and every caller gets the
-    error. Owner: the uplink's event loop.
+    State: the waiting changes. Invariant: `commit` returns after the commit. Changes are made in the order of arrival,
+    one transaction at a time. If one change of a transaction fails, the transaction is rolled back and every caller
+    gets the error. Owner: the uplink's event loop.
     """
 
     def __init__(self, db: Database) -> None:
@@ -87,10 +87,10 @@ logger = logging.getLogger(__name__)
 
 
 class Outbox:
-    """The escalations from `ready` on, and their media. Which is next: see send_queue.py.
+    """The escalations from `ready` on, and their media. send_queue.py selects the next one.
 
-    Owner: the uplink; any thread may read. Invariant: every change of state is one transaction, and what left the
-    site has an audit row in the same transaction. Bytes are payload and headers, retries included. Every method raises
+    Owner: the uplink; any thread may read. Invariant: every change of state is one transaction, which also writes the
+    audit row of data that left the site. Bytes are payload and headers, retries included. Every method raises
     StoreError.
     """
 
@@ -120,8 +120,8 @@ class Outbox:
     def chunk_acked(self, row: EscalationRow, media: MediaRow, chunks_acked: int, bytes_sent: int) -> None:
         """Record that the broker has stored `chunks_acked` chunks of a file.
 
-        Not flushed to the disk: that is done with the escalation's own `sent`, and after a power cut in between the
-        file goes, and is audited, again.
+        This is not flushed to the disk; the escalation's own `sent` is. After a power cut in between the file is sent
+        and audited again.
         """
         with self._db.transaction(durable=False):
             self._store.set_chunks_acked(media, chunks_acked)
@@ -149,10 +149,10 @@ class Outbox:
         self._store.reopen(row, lost)
 
     def region_changed(self, region: str) -> int:
-        """Send what has no verdict again, as the link is in another region; return how many escalations that are.
+        """Mark escalations without a verdict to be sent again in the new region; return how many there are.
 
-        Media that this region's broker lacks follow by themselves (OutboxCheck). The region is remembered in the same
-        transaction: after a restart it is known where everything was sent.
+        OutboxCheck sends the media that this region's broker lacks. The same transaction records the region, so a
+        restart knows where everything was sent.
         """
         with self._db.transaction():
             return self._store.move_to_region(region)
@@ -181,7 +181,7 @@ class Outbox:
     # How it ends without a verdict
 
     def expire(self, t: float) -> int:
-        """Give up, visibly, what could not be sent or was not answered in time; returns how many."""
+        """Give up escalations that were not sent or not answered in time, and show it; return how many."""
         count = 0
         for priority, age_s in self._expire_s.items():
             while rows := self.queue.made_before(priority, t - age_s, _EXPIRE_BATCH):
@@ -191,7 +191,7 @@ class Outbox:
         return count
 
     def give_up(self, row: EscalationRow, why: str) -> None:
-        """Give an escalation up, visibly, with its media kept: nobody can answer it.
+        """Give up an escalation that nobody can answer, and show it; its media are kept.
 
         If it waits for a further step, the verdict on the earlier step stands.
         """
@@ -200,9 +200,9 @@ class Outbox:
                 self._store.expire(row, f"given up: {why}")
 
     def drop(self, row: EscalationRow, why: str) -> list[str] | None:
-        """Give an escalation up, visibly, and forget its media; returns the paths of the files that only it needed.
+        """Give up an escalation, show it, and forget its media; return the paths of files that only this one used.
 
-        What the cloud answered to an earlier step stands. None: it was answered meanwhile, and nothing is changed.
+        The cloud's answer to an earlier step is kept. None: it was answered meanwhile, and nothing is changed.
         """
         with self._db.transaction():
             carried = self.media_of(row.id)
@@ -242,7 +242,7 @@ class Outbox:
     # The audit
 
     def _record_sent(self, row: EscalationRow, kind: AuditKind, size: int, sha256: str, note: str = "") -> None:
-        """Something left the site: an audit row, in the transaction of the caller. note: what was unusual."""
+        """Write an audit row for sent data, in the caller's transaction. note: anything unusual about it."""
         entry = AuditRow(
             t=self._db.clock.now(),
             camera=row.camera,
@@ -263,11 +263,11 @@ class Outbox:
 
 
 class OutboxQuota:
-    """Drops the oldest of the least urgent escalations while all that wait take more disk than `outbox_mb_max`.
+    """Drops the oldest of the least urgent escalations while the waiting ones take more disk than `outbox_mb_max`.
 
-    Before anything urgent everything less urgent goes. An escalation takes its facts and its media along; the alert
-    itself, its still and its clip stay (retention sees to those). Owner: the uplink's task. State: `dropped`, since the
-    start.
+    All less urgent escalations are dropped before a more urgent one. An escalation is dropped with its facts and media;
+    the alert, its still and its clip are kept (retention deletes those). Owner: the uplink's task. State: `dropped`,
+    since the start.
     """
 
     def __init__(self, outbox: Outbox, root: Path, mb_max: float, meter: Meter) -> None:
@@ -279,7 +279,7 @@ class OutboxQuota:
         self.dropped = 0
 
     def run_once(self) -> int:
-        """Make room, at most DROPS_PER_RUN escalations at a time; returns how many went. Raises StoreError."""
+        """Free space by dropping at most DROPS_PER_RUN escalations; return how many were dropped. Raise StoreError."""
         over = self._outbox.queue.unsent_bytes() - self._bytes_max
         count = 0
         if over <= 0:
@@ -309,10 +309,10 @@ class OutboxQuota:
 
 
 class OutboxUpkeep:
-    """Follows the clock, gives up what is too old, and keeps the quota: what is due with a link and without one.
+    """Follows the clock, expires old escalations, and enforces the quota, with and without a link.
 
-    Owner: the task or thread that empties the outbox. State: when each is due, and a step of the clock that is not
-    recorded yet.
+    Owner: the task or thread that empties the outbox. State: when each of these is due next, and a step of the clock
+    that is not recorded yet.
     """
 
     def __init__(self, outbox: Outbox, quota: OutboxQuota, clock: Clock) -> None:
@@ -336,7 +336,7 @@ class OutboxUpkeep:
             self._quota_at = now + QUOTA_EVERY_S
 
     def _follow_clock(self) -> None:
-        """Record a step of the clock once, before anything expires by it; one that could not be recorded, next time."""
+        """Record a step of the clock once, before anything expires because of it; on failure, try again next time."""
         self._step_s += self._steps.step_s()
         if not self._began:  # what was missed holds what was seen since
             self._step_s = self._outbox.clock_offset.stepped_s() or self._step_s

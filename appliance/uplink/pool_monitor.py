@@ -1,4 +1,4 @@
-"""Listens to what the workers announce of themselves: how long an escalation would wait, and what an hour costs."""
+"""Listens to the announcements of the workers: how long an escalation would wait, and the price of an hour."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LocalJudgeState:
-    """The local judge now. judged: settled, or further evidence asked for; left: unsettled; both since the start.
+    """State of the local judge. judged: settled, or more evidence requested; left: not settled; both since the start.
 
-    at_work: it judges. waits_for: why it does not. error: of its model server; '': none.
+    at_work: it is judging. waits_for: the reason if it is not. error: that of its model server; '': none.
     """
 
     judged: int = 0
@@ -40,10 +40,10 @@ class LocalJudgeState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolState:
-    """Workers as they announced themselves lately.
+    """State of the workers by their latest announcements.
 
-    workers, ready: how many; wait_s: until an escalation that is sent now is begun; gpu_hour: the lowest price an hour.
-    None: no worker announced it. local: the appliance's own judge; None: it has none.
+    workers, ready: their numbers; wait_s: the time until a worker begins an escalation that is sent now; gpu_hour: the
+    lowest price per hour. None: no worker announced it. local: the appliance's own judge; None: it has none.
     """
 
     workers: int = 0
@@ -55,7 +55,7 @@ class PoolState:
 
 @dataclass(frozen=True, slots=True)
 class _Heard:
-    """An announcement, and until when it counts (monotonic, by our clock: the sender's may be wrong)."""
+    """An announcement and the time until which it is valid (monotonic, by our clock: the sender's may be wrong)."""
 
     status: PoolStatus
     until: float
@@ -64,8 +64,8 @@ class _Heard:
 class PoolMonitor:
     """Owner of one subscription and of the last announcement of each worker, at most WORKERS_MAX; one task.
 
-    `state` may be read from any thread. An announcement counts for its own time to live, by our clock, and then as if
-    it had never come. One that is malformed, too large or of one worker too many changes nothing, and is counted.
+    `state` may be read from any thread. An announcement is valid for its own time to live, by our clock. One that is
+    malformed, too large, or from a worker beyond WORKERS_MAX is ignored and counted.
     """
 
     def __init__(self, link: NatsLink, clock: Clock) -> None:
@@ -76,7 +76,7 @@ class PoolMonitor:
         self.refused = 0
 
     async def run(self) -> None:
-        """Listen until cancelled. A broker that does not let us is as silent as one without workers."""
+        """Listen until cancelled. A broker that forbids the subscription looks like one without workers."""
         await stay_subscribed(self._link, POOL_SUBJECT, self._on_message, PENDING_BYTES_MAX, retry_s=1.0)
 
     async def _on_message(self, message: Msg) -> None:
@@ -120,7 +120,7 @@ class PoolMonitor:
 
 
 def _wait_s(alive: list[PoolStatus], ready: list[PoolStatus]) -> float:
-    """All workers share one queue, so the longest that any of them saw is it; cold ones begin when they are warm."""
+    """Return the wait in seconds: the longest that any worker saw of the common queue; cold ones begin once warm."""
     at_work = ready or alive
     cold_s = 0.0 if ready else min(each.cold_start_s for each in alive)
     judge_s = sum(each.judge_s for each in at_work) / len(at_work)

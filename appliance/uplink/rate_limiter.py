@@ -21,7 +21,7 @@ RESENT_BYTES = Metric(MetricName.UPLINK_BYTES, "resent")
 
 
 class RateLimiter:
-    """Limits and counts all that the link puts on the wire, whether it had to wait or not.
+    """Limits and counts all bytes that the link puts on the wire, also those that need not wait.
 
     Owner: the uplink's task. State: the rate's bucket, the day's cap and the counter.
     """
@@ -40,7 +40,7 @@ class RateLimiter:
         return self._bucket.wait_s(live=live)
 
     def charge(self, camera: str, purpose: str, size: int) -> None:
-        """Count a message of `size` bytes that is handed to the link. purpose: see TrafficCounter."""
+        """Count a message of `size` bytes that the link takes. purpose: see TrafficCounter."""
         self._counter.count_message(camera, purpose, size)
         self._spend(size)
 
@@ -56,10 +56,11 @@ class RateLimiter:
 class TokenBucket:
     """Bytes that may be sent now, refilled at the rate of `kbps_max`.
 
-    State: the level, at most `burst` (a second's worth) and a little slack. The backlog is sent while the level is
-    above `burst`, so that the burst is there for what is live, which is sent while the level is above zero. A message
-    is taken whole: the level may fall below zero, and the next waits for longer. Over any time the sum is at most
-    the rate times that time, one burst, its slack and one message. Owner: the uplink's task. No rate: nothing waits.
+    State: the level, at most `burst` (the bytes of one second) and a little slack. Backlog is sent while the level is
+    above `burst`, so that the burst is reserved for live escalations. These are sent while the level is above zero. A
+    message is charged whole: the level may fall below zero, and the next one waits longer. Over any time the sum is at
+    most the rate times that time, plus one burst, its slack and one message. Owner: the uplink's task. Without a rate
+    nothing waits.
     """
 
     def __init__(self, kbps_max: float | None, clock: Clock) -> None:
@@ -92,8 +93,8 @@ class TokenBucket:
 class DailyCap:
     """The bytes that may be sent in a calendar day, protocol included.
 
-    State: what was sent today, and whether a message did not fit (then the day is over, so that the order of what
-    waits stays what it is). Owner: the uplink's task. The connection's own upkeep goes on, and counts.
+    State: the bytes sent today, and whether a message did not fit. Sending then ends for the day, so that the order of
+    waiting escalations is kept. Owner: the uplink's task. The connection's keep-alive goes on, and is counted.
     """
 
     def __init__(
@@ -124,7 +125,7 @@ class DailyCap:
         return URGENT if self._over == "urgent" else ()
 
     def fits(self, size: int, priority: str) -> bool:
-        """Return True if a message of `size` bytes may go today. A refusal ends the day for all that must wait."""
+        """Return True if a message of `size` bytes fits today's cap. A refusal ends the day for waiting messages."""
         if self._bytes is None:
             return True
         self._roll()
@@ -148,12 +149,12 @@ class DailyCap:
 
 
 class TrafficCounter:
-    """Counts what the uplink sends: the sum of `uplink_bytes` is never less than what the link put on the wire.
+    """Counts the bytes that the uplink sends: the sum of `uplink_bytes` is never below the bytes on the wire.
 
-    A message counts when it is handed to the link, for its camera and purpose: payload, subject and headers. The bytes
-    that the wire carried beyond that (TLS, TCP/IP and Ethernet headers, acknowledgements, keep-alive, hand-shakes,
-    attempts to connect) belong to no camera: those that TCP repeated are `resent`, the rest `protocol`. Owner: the
-    uplink's task. State: what was counted so far.
+    A message is counted when the link takes it, for its camera and purpose: payload, subject and headers. All other
+    bytes on the wire (TLS, TCP/IP and Ethernet headers, acknowledgements, keep-alive, handshakes, attempts to connect)
+    belong to no camera: TCP retransmissions are `resent`, the rest is `protocol`. Owner: the uplink's task. State: what
+    was counted so far.
     """
 
     def __init__(self, meter: Meter) -> None:
@@ -162,13 +163,13 @@ class TrafficCounter:
         self._resent = 0
 
     def count_message(self, camera: str, purpose: str, size: int) -> None:
-        """Count a message that goes out. purpose: facts, crop, frame or clip; `again` when it went before."""
+        """Count a message that is sent. purpose: facts, crop, frame or clip; `again` if it was sent before."""
         self._meter.add(camera, UPLINK_BYTES, size)
         self._meter.add(camera, Metric(MetricName.UPLINK_BYTES, purpose), size)
         self._counted += size
 
     def count_overhead(self, link: LinkState) -> int:
-        """Count what the wire carried beyond the messages; returns how many bytes were added."""
+        """Count the bytes on the wire beyond the messages; return how many were added."""
         beyond = link.wire - self._counted
         if beyond <= 0:  # below zero: the link has not read its socket since the last message
             return 0
@@ -182,7 +183,7 @@ class TrafficCounter:
 
 
 def ttl_s(escalation: EscalationConfig, uplink: UplinkConfig | None) -> dict[str, float]:
-    """By priority, the seconds after which an escalation is given up; none longer than escalation.expire_hours."""
+    """Return for each priority the seconds after which an escalation is given up, at most escalation.expire_hours."""
     given = uplink.ttl_hours.model_dump() if uplink is not None else {}
     most = escalation.expire_hours
     return {

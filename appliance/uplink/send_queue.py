@@ -43,7 +43,7 @@ TUNING = SendQueueTuning()
 
 @dataclass(frozen=True, slots=True)
 class QueuedEscalation:
-    """The escalation to send next. contested: it went before others, the backlog before what is live or the reverse."""
+    """The escalation to send next. contested: it overtook one of the other class (live or backlog)."""
 
     row: EscalationRow
     live: bool
@@ -53,9 +53,9 @@ class QueuedEscalation:
 class SendQueue:
     """Picks from the escalations that are ready. Owner: the uplink's task.
 
-    State: the bytes owed to the backlog because what is live went before it, and the backlog's next few, in their
-    order, for `page_s`; each is read again when its turn comes. All picks go by the index on state, priority and age:
-    they cost the same with ten escalations and with a hundred thousand.
+    State: the bytes owed to the backlog because live escalations overtook it, and the next few of the backlog in order,
+    valid for `page_s`. Each is read again before it is sent. All selections use the index on state, priority and age,
+    so they cost the same with ten escalations and with a hundred thousand.
     """
 
     def __init__(self, store: OutboxQueue, tuning: SendQueueTuning = TUNING) -> None:
@@ -75,7 +75,7 @@ class SendQueue:
     ) -> QueuedEscalation | None:
         """Return the next escalation of `priorities` that is not `busy`; None: there is none. Raise StoreError.
 
-        live_only: nothing of the backlog may go now, and there is some.
+        live_only: backlog is waiting but may not be sent now.
         """
         live = self._live(now, priorities, busy)
         if live_only:
@@ -125,7 +125,7 @@ class SendQueue:
         return None
 
     def _read_page(self, now: float, priorities: Sequence[str], busy: int) -> list[_QueuePosition]:
-        """Return the next of the backlog, in order, as far as it is sure that no other belongs between them."""
+        """Return the next of the backlog, in order, as far as no other can belong between them."""
         page: list[_QueuePosition] = []
         sure_until = float("inf")
         for rank, priority in enumerate(PRIORITIES):
@@ -142,9 +142,10 @@ class SendQueue:
     def _heads(
         self, priority: str, count: int, *, after_t: float = -_FOREVER, until_t: float = _FOREVER, later_s: float = 0.0
     ) -> tuple[list[_QueuePosition], float]:
-        """Return the first of a priority, and from which `due` on more follow.
+        """Return the first escalations of a priority, and the `due` time from which on more follow.
 
-        The first are the oldest, and the oldest that never failed. later_s: how much later than its age each stands.
+        The first are the oldest, and the oldest that never failed. later_s: the delay of each in the order, beyond its
+        age.
         """
         found: dict[str, _QueuePosition] = {}
         more_from = float("inf")

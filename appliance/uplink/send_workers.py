@@ -7,6 +7,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -42,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 
 class EgressPolicy(Protocol):
-    """The owner's privacy rules as they stand now; what waits in the outbox may have been made under others."""
+    """The owner's present privacy rules; waiting escalations may have been made under earlier ones."""
 
     def forbids(self, escalation: Escalation) -> bool:
         """Nothing of it may leave."""
@@ -65,11 +66,22 @@ class AllowAll:
 
 @dataclass(frozen=True, slots=True)
 class OutgoingMessage:
-    """A message that goes now. media: the file that it is a chunk of; None: it is the escalation itself."""
+    """media: the file that it is a chunk of; None: it is the escalation itself."""
 
-    queued: QueuedEscalation
     message: NatsMessage
     media: MediaRow | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Flight:
+    """Messages of one escalation that are sent together: its own message, or the next chunks of different files."""
+
+    queued: QueuedEscalation
+    parts: tuple[OutgoingMessage, ...]
+
+    @property
+    def size(self) -> int:
+        return sum(each.message.size for each in self.parts)
 
 
 class UnreadableMedia(EvidenceError):
@@ -81,11 +93,11 @@ class UnreadableMedia(EvidenceError):
 
 
 class OutboxCheck:
-    """Puts an escalation in the outbox right before it is sent.
+    """Corrects an escalation in the outbox before it is sent.
 
-    Images of a camera that is `image_free` (made before the site file said so) are withheld here, at the one place
-    from which images leave. Owner: the uplink's task. State: of which escalations it is known, on this connection,
-    that the broker still has what was sent before.
+    Images of a camera that is `image_free` (made before the site file said so) are withheld here, at the one place from
+    which images leave. Owner: the uplink's task. State: the escalations whose earlier media are known, on this
+    connection, to be still at the broker.
     """
 
     def __init__(self, link: NatsLink, publisher: JetStreamPublisher, outbox: Outbox, policy: EgressPolicy) -> None:
@@ -106,7 +118,7 @@ class OutboxCheck:
     def apply_egress_policy(self, row: EscalationRow, media: Sequence[MediaRow]) -> bool:
         """Return True if the policy changed the escalation.
 
-        Either it may not leave, and is ended, or it had images that may not leave, and has none now.
+        Either the escalation may not leave and is ended, or its images may not leave and are removed.
         """
         if self._policy.forbids(row.body):
             logger.info("escalation %s ends: the privacy rules forbid it", row.id)
@@ -138,30 +150,48 @@ class OutboxCheck:
 
 
 class EscalationMessageBuilder:
-    """Builds what an escalation carries, message by message, from the files below `root`."""
+    """Builds what an escalation carries, from the files below `root`."""
 
     def __init__(self, root: Path, elsewhere_s: float = 0.0) -> None:
         """elsewhere_s: see wire.Escalation."""
         self._root = root
         self._elsewhere_s = elsewhere_s
 
-    async def build(self, queued: QueuedEscalation, media: Sequence[MediaRow]) -> OutgoingMessage:
-        """Return the next message: a chunk or, once the broker has them all, the escalation. Raise UnreadableMedia."""
-        row = queued.row
+    async def build(self, queued: QueuedEscalation, media: Sequence[MediaRow]) -> Flight:
+        """Return the next messages: chunks or, once the broker has them all, the escalation. Raise UnreadableMedia.
+
+        The next chunks of several files of a live escalation are sent together as far as they fit into one flight,
+        since each saved round trip matters. The backlog is sent chunk by chunk, since other escalations use the link
+        meanwhile.
+        """
+        row, parts, size, ids = queued.row, list[OutgoingMessage](), 0, set[str]()
         for each in media:
             n = each.chunks_acked
-            if n < each.ref.chunks:
-                try:
-                    if queued.live:  # it has just been written: it is in memory
-                        payload = read_chunk(self._root, each.path, each.ref, n)
-                    else:
-                        payload = await asyncio.to_thread(read_chunk, self._root, each.path, each.ref, n)
-                except EvidenceError as error:
-                    raise UnreadableMedia(each, str(error)) from None
-                return OutgoingMessage(queued, chunk_message(row.site, each.ref, n, payload), each)
+            left = min(CHUNK_BYTES, each.ref.bytes - n * CHUNK_BYTES)
+            if n >= each.ref.chunks or each.ref.id in ids:  # the same image twice: the broker would refuse one of them
+                continue
+            if parts and (not queued.live or size + left > CHUNK_BYTES):
+                break
+            message = await self._chunk(queued, each)
+            parts.append(OutgoingMessage(message, each))
+            size += message.size
+            ids.add(each.ref.id)
+        if parts:
+            return Flight(queued, tuple(parts))
         # Backlog goes to the workers as the least urgent: there, too, it must not delay what is live.
         priority = row.priority if queued.live else PRIORITIES[-1]
-        return OutgoingMessage(queued, self.escalation(row, priority))
+        return Flight(queued, (OutgoingMessage(self.escalation(row, priority)),))
+
+    async def _chunk(self, queued: QueuedEscalation, media: MediaRow) -> NatsMessage:
+        n, row = media.chunks_acked, queued.row
+        try:
+            if queued.live:  # it has just been written: it is in memory
+                payload = read_chunk(self._root, media.path, media.ref, n)
+            else:
+                payload = await asyncio.to_thread(read_chunk, self._root, media.path, media.ref, n)
+        except EvidenceError as error:
+            raise UnreadableMedia(media, str(error)) from None
+        return chunk_message(row.site, media.ref, n, payload)
 
     def escalation(self, row: EscalationRow, priority: str) -> NatsMessage:
         """Return the escalation's own message, the same bytes whenever it is sent."""
@@ -169,12 +199,12 @@ class EscalationMessageBuilder:
 
 
 class SendWorkers:
-    """Chooses what goes next for each message anew, so that an alert does not wait for another's clip.
+    """Selects the next escalation again for each flight, so that an alert does not wait for another's clip.
 
-    One escalation is with one worker at a time, and its own message leaves when the broker has all its media. Together
-    the workers have at most a chunk's bytes in flight: that is what a cut costs. While a message of what is live is in
-    flight the backlog begins none, for a moment: they would be in each other's way, here and on the link.
-    Owner: the uplink's task. State: which escalations are with a worker, and how many bytes are in flight.
+    One worker at a time has an escalation, and its own message is sent after the broker has all its media. Together the
+    workers have at most the bytes of one chunk in flight; a cut costs no more than that. While a live message is in
+    flight, the backlog starts none for a short time, since both would delay each other here and on the link. Owner: the
+    uplink's task. State: the escalation of each worker, and the number of bytes in flight.
     """
 
     def __init__(
@@ -206,7 +236,7 @@ class SendWorkers:
         self._until = float("inf")
 
     def wake(self) -> None:
-        """There may be something to send (call it in the loop's thread); without it, it is seen within POLL_S."""
+        """Look for work at once (call it in the loop's thread); without this call within POLL_S."""
         self._more.set()
 
     @property
@@ -246,24 +276,24 @@ class SendWorkers:
         return sum(each for each in done if isinstance(each, int))
 
     async def _work(self) -> int:
-        """One message after the other, whichever is next; returns how many escalations went."""
+        """One flight after the other, whichever is next; returns how many escalations went."""
         count = 0
         try:
             while True:
                 async with self._choosing:
-                    outgoing = await self._next()
-                if outgoing is None:
+                    flight = await self._next()
+                if flight is None:
                     return count
                 try:
-                    count += await self._sender.deliver(outgoing)
+                    count += await self._sender.deliver(flight)
                 finally:
-                    self._release(outgoing)
+                    self._release(flight)
         except BaseException:
             self.end()
             raise
 
-    async def _next(self) -> OutgoingMessage | None:
-        """Wait until a message may go, and claim it; None: there is none, and no other worker is busy either."""
+    async def _next(self) -> Flight | None:
+        """Wait until a flight may be sent, and claim it; None: there is none, and no other worker is busy."""
         while not self._ending and not self._breaker.blocks:
             self._limiter.charge_overhead()
             if self._clock.monotonic() >= self._until:
@@ -286,21 +316,21 @@ class SendWorkers:
             if media is None:
                 continue
             try:
-                outgoing = await self._builder.build(queued, media)
+                flight = await self._builder.build(queued, media)
             except UnreadableMedia as error:
                 self._check.drop_unreadable(queued.row, error)
                 continue
-            size = outgoing.message.size
+            size = flight.size
             if self._flight_bytes and self._flight_bytes + size > FLIGHT_BYTES_MAX:
                 await self.pause(POLL_S)
                 continue
             if self._limiter.daily_cap.fits(size, queued.row.priority):
-                self._claim(outgoing)
-                return outgoing
+                self._claim(flight)
+                return flight
         return None
 
     async def _pick(self) -> QueuedEscalation | None:
-        """Return the next escalation. While the rate lets nothing of the backlog go, look up only what is live."""
+        """Return the next escalation. While the rate limit holds the backlog, look up only live ones."""
         while True:
             rest_s = self._limiter.wait_s(live=False) if self._limited else 0.0
             priorities = self._limiter.daily_cap.priorities()
@@ -322,8 +352,8 @@ class SendWorkers:
             return 0.0
         return self._give_way_until - self._clock.monotonic()
 
-    def _claim(self, outgoing: OutgoingMessage) -> None:
-        queued, size = outgoing.queued, outgoing.message.size
+    def _claim(self, flight: Flight) -> None:
+        queued, size = flight.queued, flight.size
         if queued.live:
             self._live += 1
             self._give_way_until = self._clock.monotonic() + GIVE_WAY_S
@@ -333,21 +363,21 @@ class SendWorkers:
         self._flight_bytes += size
         self._queue.record_sent(queued, size)
 
-    def _release(self, outgoing: OutgoingMessage) -> None:
-        self._live -= int(outgoing.queued.live)
-        self._busy.discard(outgoing.queued.row.id)
-        self._flight_bytes -= outgoing.message.size
-        if outgoing.queued.live or not self._resting:  # a resting worker waits for the rate, or for what is live
+    def _release(self, flight: Flight) -> None:
+        self._live -= int(flight.queued.live)
+        self._busy.discard(flight.queued.row.id)
+        self._flight_bytes -= flight.size
+        if flight.queued.live or not self._resting:  # a resting worker waits for the rate, or for what is live
             self._more.set()
 
 
 class EscalationSender:
-    """Sends one message, charges it to the limits, and records in the outbox what became of it.
+    """Sends the messages of a flight, charges them to the limits, and records the result of each in the outbox.
 
-    Invariant: the outbox learns of what the broker acknowledged, after that. All bytes put on the link are charged,
-    also those of failed attempts. Owner: the uplink's task. State: the ids of messages that left and were not
-    acknowledged, FLIGHT_BYTES_MAX at a cut; what has one of them is counted as `again`. Which escalations the broker
-    refused a message of, REFUSED_MAX at most, and until when they rest.
+    Invariant: a message is recorded in the outbox after the broker has acknowledged it. All bytes put on the link are
+    charged, also those of failed attempts. Owner: the uplink's task. State: the ids of messages that were sent and not
+    acknowledged (at most FLIGHT_BYTES_MAX at a cut); a message with such an id is counted as `again`. Also the
+    escalations of which the broker refused a message, at most REFUSED_MAX, and how long each waits.
     """
 
     def __init__(
@@ -377,32 +407,28 @@ class EscalationSender:
         return self._publisher.last_refused
 
     def refused(self) -> set[str]:
-        """Return the escalations that rest: the broker refused a message of theirs, and would refuse it once more."""
+        """Return the escalations that wait because the broker refused a message of theirs and would refuse it again."""
         now = self._clock.monotonic()
         self._refused_until = {name: until for name, until in self._refused_until.items() if until > now}
         return set(self._refused_until)
 
-    async def deliver(self, outgoing: OutgoingMessage) -> int:
-        """Send one message and record that it was stored; returns how many escalations went (1 or 0)."""
-        row, media, size = outgoing.queued.row, outgoing.media, outgoing.message.size
-        if not await self._send(row, outgoing.message, STREAM_ESCALATION if media is None else STREAM_MEDIA):
+    async def deliver(self, flight: Flight) -> int:
+        """Send the messages and record which were stored; returns how many escalations went (1 or 0)."""
+        row, (first, *_) = flight.queued.row, flight.parts
+        if not await self._send(row, flight.parts) or first.media is not None:
             return 0
-        if media is not None:
-            acked = media.chunks_acked + 1
-            await self._commits.commit(lambda: self._outbox.chunk_acked(row, media, acked, size), durable=False)
-            return 0
-        await self._record_sent(row, size)
+        await self._record_sent(row, first.message.size)
         self._breaker.escalation_stored()
-        logger.info("escalation %s is with the broker, %s", row.id, outgoing.message.headers[TRACEPARENT])
+        logger.info("escalation %s is with the broker, %s", row.id, first.message.headers[TRACEPARENT])
         return 1
 
     async def resend(self, row: EscalationRow, message: NatsMessage) -> int:
-        """Send the escalation alone once more; returns how many went (1, or 0: not today, or it is refused)."""
+        """Send the escalation again without media; return how many were sent (0: daily cap, or refused)."""
         if row.id in self.refused():
             return 0
         if not self._limiter.daily_cap.fits(message.size, row.priority):
             return 0
-        if not await self._send(row, message, STREAM_ESCALATION, resent=True):
+        if not await self._send(row, [OutgoingMessage(message)], resent=True):
             return 0
         await self._record_sent(row, message.size)
         return 1
@@ -410,29 +436,43 @@ class EscalationSender:
     async def _record_sent(self, row: EscalationRow, size: int) -> None:
         await self._commits.commit(lambda: self._outbox.sent(row, self._clock.now(), size))
 
-    async def _send(self, row: EscalationRow, message: NatsMessage, stream: str, *, resent: bool = False) -> bool:
-        """Publish and wait for the acknowledgement; False when this very message is refused for good.
+    async def _send(self, row: EscalationRow, parts: Sequence[OutgoingMessage], *, resent: bool = False) -> bool:
+        """Publish all and wait for every acknowledgement; False when one of them is refused for good.
 
-        Raises UplinkError, also when the broker refuses one after the other.
+        A stored chunk is recorded even if other messages fail. Failures of one flight count as one failed attempt.
+        Raise UplinkError, also if the broker refuses one message after the other, and StoreError.
         """
+        outcomes = await asyncio.gather(*(self._publish(row, each, resent) for each in parts), return_exceptions=True)
+        failures = [(each.message.size, outcome) for each, outcome in zip(parts, outcomes, strict=True) if outcome]
+        if not failures:
+            return True
+        error = next((each for _, each in failures if not isinstance(each, PublishRefused)), failures[0][1])
+        if not isinstance(error, (PublishRefused, UplinkError)):
+            raise error
+        self._outbox.failed(row, str(error), sum(size for size, _ in failures))
+        if not isinstance(error, PublishRefused):
+            raise error
+        self._report(f"escalation {row.id} was refused: {error}")
+        if len(self.refused()) >= REFUSED_MAX:
+            raise UplinkError(f"the broker refuses one message after the other: {error}")
+        self._refused_until[row.id] = self._clock.monotonic() + REFUSED_S
+        return False
+
+    async def _publish(self, row: EscalationRow, part: OutgoingMessage, resent: bool) -> None:
+        """Publish one message, and record a chunk that was stored."""
+        message, media = part.message, part.media
         name = message.headers["Nats-Msg-Id"]
         self._limiter.charge(row.camera, "again" if resent or name in self._unacked else message.kind, message.size)
         if len(self._unacked) > UNACKED_MAX:
             self._unacked.clear()
         self._unacked.add(name)
         try:
-            await self._publisher.publish(message, stream)
+            await self._publisher.publish(message, STREAM_ESCALATION if media is None else STREAM_MEDIA)
+        except PublishRefused:
             self._unacked.discard(name)
-            self._breaker.message_stored()
-            return True
-        except PublishRefused as error:
-            self._report(f"escalation {row.id} was refused: {error}")
-            self._unacked.discard(name)
-            self._outbox.failed(row, str(error), message.size)
-            if len(self.refused()) >= REFUSED_MAX:
-                raise UplinkError(f"the broker refuses one message after the other: {error}") from None
-            self._refused_until[row.id] = self._clock.monotonic() + REFUSED_S
-            return False
-        except UplinkError as error:
-            self._outbox.failed(row, str(error), message.size)
             raise
+        self._unacked.discard(name)
+        self._breaker.message_stored()
+        if media is not None:
+            change = partial(self._outbox.chunk_acked, row, media, media.chunks_acked + 1, message.size)
+            await self._commits.commit(change, durable=False)

@@ -54,7 +54,7 @@ logger = logging.getLogger(__name__)
 class UplinkDeps:
     """Parts that the uplink works on. root: the storage folder. alerts: takes the verdicts.
 
-    settles_here: escalations may be settled by the appliance itself, so that workers are to ask whether one is wanted.
+    settles_here: the appliance may settle escalations itself, so workers must ask whether one is still wanted.
     """
 
     outbox: Outbox
@@ -85,7 +85,7 @@ class UplinkService:
     ) -> None:
         """Build the uplink's parts; `run` starts them.
 
-        changed: called when an alert has a verdict. egress_policy: decides what may leave; None: everything may.
+        changed: called when an alert has a verdict. egress_policy: decides which data may leave; None: all of it.
         """
         choice = BrokerChoice(settings.addresses, settings.failover_s, settings.failback_s, clock)
         self._link = NatsLink(
@@ -182,12 +182,12 @@ class UplinkService:
 
 
 class UplinkLoop:
-    """The sending side: one task, with a few workers, so that a long way to the broker does not slow it down.
+    """The sending side: one task with a few workers, so that a long round trip to the broker does not slow it down.
 
-    send_queue.py says what goes when, rate_limiter.py how much of it, and send_workers.py builds it, publishes it and
-    records the outcome. Escalations without a verdict are sent again. While the
-    database cannot be written nothing is sent, for it could not be recorded. Owner: the service's event loop.
-    State: since when a region takes nothing, and why the outbox waits.
+    send_queue.py sets the order and rate_limiter.py the rate; send_workers.py builds and publishes the messages and
+    records the outcome. Escalations without a verdict are sent again. While the database cannot be written nothing is
+    sent, because it could not be recorded. Owner: the service's event loop. State: since when a region accepts nothing,
+    and why the outbox waits.
     """
 
     def __init__(
@@ -226,7 +226,7 @@ class UplinkLoop:
         self.waits_for = ""
 
     def wake(self) -> None:
-        """There may be something to send (call it in the loop's thread); without it, it is seen within POLL_S."""
+        """Look for work at once (call it in the loop's thread); without this call within POLL_S."""
         self._workers.wake()
 
     def verdict_received(self) -> None:
@@ -265,10 +265,10 @@ class UplinkLoop:
                 await asyncio.sleep(backoff.next_s())
 
     async def run_once(self) -> int:
-        """Send all that is ready and may go, and again what had no verdict for long; returns how many escalations went.
+        """Send all ready escalations, and again those without a verdict for long; return how many were sent.
 
-        Raises UplinkError when the link or the streams are not there, StoreUnavailable when the disk is full: nothing
-        is lost, the outbox waits.
+        Raise UplinkError if the link or the streams are missing, StoreUnavailable if the disk is full. Nothing is lost;
+        the outbox waits.
         """
         self._workers.clear()
         if not self._writable:
@@ -306,9 +306,9 @@ class UplinkLoop:
         return True
 
     async def drain(self) -> None:
-        """Send nothing more over this connection, and return when all that was sent is answered, or at DRAIN_S_MAX.
+        """Stop sending over this connection; return when all sent escalations are answered, or after DRAIN_S_MAX.
 
-        It is about to be left for a better region, where what has no verdict would be paid for again.
+        The link is about to change to a better region, where escalations without a verdict would be paid for again.
         """
         self._drained_connect, deadline = self._link.state.connects, self._clock.monotonic() + DRAIN_S_MAX
         self._workers.end()
@@ -319,9 +319,9 @@ class UplinkLoop:
                 await asyncio.sleep(DRAIN_POLL_S)
 
     async def _follow_region(self) -> None:
-        """In another region nothing is known of what was sent: it goes again, and so does evidence that is not there.
+        """After a change of region send escalations without a verdict again, with the evidence that is missing there.
 
-        The region that was left may still answer, and be paid for, its escalations; the first verdict counts.
+        The former region may still judge its escalations at a cost; the first verdict counts.
         """
         region = self._link.state.region
         if region and region != self._region:
@@ -331,7 +331,7 @@ class UplinkLoop:
                 logger.warning("%d escalations without a verdict go to the region %s, too", count, region)
 
     def _leave_useless(self, why: str) -> None:
-        """Leave a region that answers and takes nothing for failover_s: its cluster has no majority, say."""
+        """Leave a region that accepts nothing for failover_s, for example a cluster without a majority."""
         now = self._clock.monotonic()
         if self._link.connected is None:
             self._useless_at = None

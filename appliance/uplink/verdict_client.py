@@ -39,7 +39,7 @@ PUBLISH_S_MAX = 30.0  # a chunk of 128 kB at 64 kbit/s takes half of it
 
 @dataclass(frozen=True, slots=True)
 class TimedVerdict:
-    """A verdict. send_s: until the broker had stored the escalation; total_s: until the verdict came. bytes: sent."""
+    """A verdict. send_s: time until the broker stored the escalation; total_s: until the verdict. bytes: those sent."""
 
     verdict: Verdict
     send_s: float
@@ -50,8 +50,8 @@ class TimedVerdict:
 class VerdictClient:
     """One link to a broker under a site name of its own. Use as a context manager.
 
-    Owner of a thread with an event loop; `ask` may be called from one thread. Media that were sent are not sent
-    again with a later step. Unlike the uplink it gives up: what is lost with the connection is raised, not kept.
+    Owner of a thread with an event loop; `ask` may be called from one thread. Media that were sent are not sent again
+    with a later step. Unlike the uplink it does not retry: a lost connection raises an error.
     """
 
     def __init__(self, address: BrokerConfig, site: str, clock: Clock, wait_s_max: float) -> None:
@@ -153,7 +153,7 @@ class VerdictClient:
 
 
 async def _verdict(verdicts: Subscription, escalation: Escalation) -> Verdict:
-    """Return the verdict on this step of this escalation; skip other messages and those that cannot be understood."""
+    """Return the verdict on this step of this escalation; skip other messages and malformed ones."""
     while True:
         message: Msg = await verdicts.next_msg(timeout=None)
         try:

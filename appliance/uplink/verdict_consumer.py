@@ -55,8 +55,8 @@ logger = logging.getLogger(__name__)
 class VerdictCounts:
     """Verdicts since the start.
 
-    They are applied, requests for more evidence, reasons of a decision that was applied before, seen before (or never
-    asked for), or refused as not understood.
+    The fields count applied ones, requests for more evidence, reasons of an earlier decision, repeated or unrequested
+    ones, and malformed ones.
     """
 
     applied: int = 0
@@ -69,8 +69,8 @@ class VerdictCounts:
 class VerdictConsumer:
     """Owner of the site's durable consumer, one task.
 
-    Invariant: a verdict is acknowledged after it was applied, so that a crash in between means it comes again, and
-    settling it twice changes nothing. One that cannot be written is tried again, and those after it wait.
+    Invariant: a verdict is acknowledged after it was applied. After a crash in between it is delivered again, and
+    applying it twice changes nothing. A verdict that cannot be written is retried, and later ones wait.
     """
 
     def __init__(
@@ -127,10 +127,10 @@ class VerdictConsumer:
             self._reported = str(error)
 
     async def _consumer(self, jetstream: JetStreamContext) -> str:
-        """Find the site's consumer, or make it: it remembers what was acknowledged while we were away.
+        """Find the site's consumer, or make it; it keeps the acknowledgements while the site is offline.
 
-        A site with an account of its own (deploy/nats/hub.conf) may do neither, only read: the first worker that sees a
-        question of the site makes it.
+        A site with its own account (deploy/nats/hub.conf) may only read from it: the first worker that sees an
+        escalation of the site makes it.
         """
         name = site_consumer_name(self._site)
         with broker_errors("the verdict consumer cannot be reached"):
@@ -180,9 +180,9 @@ class VerdictConsumer:
             await self._acknowledge(message.ack())
 
     async def _apply(self, verdicts: Sequence[Verdict]) -> list[VerdictEffect]:
-        """Apply them as soon as the disk takes them, whatever becomes of the link meanwhile.
+        """Apply the verdicts as soon as the disk accepts them, also if the link is lost meanwhile.
 
-        Given back, they would be late: a broker that changes its leader forgets when they were to come again.
+        If they were given back they would be late: after a change of leader the broker forgets the time of redelivery.
         """
         backoff = Backoff(0.25, 1.0)  # a try is one transaction
         while True:
@@ -209,7 +209,7 @@ class VerdictConsumer:
         return verdict.model_copy(update={"answered_by": ""}) if foreign else verdict
 
     async def _acknowledge(self, acknowledgement: object) -> None:
-        """Acknowledge a message. If that does not get through, it is delivered once more, which changes nothing."""
+        """Acknowledge a message. If that fails, the message is delivered again, which changes nothing."""
         with broker_errors("a verdict could not be acknowledged"):
             await acknowledgement  # type: ignore[misc]
 
@@ -218,10 +218,10 @@ class VerdictConsumer:
 
 
 class ConsumerStream:
-    """One standing request for up to BATCH messages, and another one when it is used up.
+    """A pull request for up to BATCH messages, which is renewed when it is used up.
 
-    nats-py's own `fetch` returns a batch when it is full or when its time is over: a message that came first would wait
-    for others. State: how many messages the request may still bring. Owner: one task, for one connection.
+    nats-py's own `fetch` returns a batch when it is full or its time is over, so the first message would wait for
+    others. State: how many messages the request may still bring. Owner: one task, for one connection.
     """
 
     def __init__(self, link: NatsLink, client: Client, stream: str, consumer: str) -> None:
@@ -247,7 +247,7 @@ class ConsumerStream:
                 await self._subscription.unsubscribe()
 
     async def next(self) -> list[Msg]:
-        """Return the next message, whenever it comes, and those that have come with it, at most TOGETHER_MAX.
+        """Wait for the next message and return it with those that arrived with it, at most TOGETHER_MAX.
 
         Raise UplinkError when the connection or the consumer is gone.
         """

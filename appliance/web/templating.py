@@ -87,7 +87,7 @@ class Templates:
         )
         self._environment.globals.update(tell=texts.tell, asset=asset, scripts=scripts)
         self._environment.filters.update(when=when, size=size, span=span, lasting=lasting, shown=shown)
-        self._environment.filters.update(diff=diff, number=figure, digits=number)
+        self._environment.filters.update(diff=diff, tell=texts.tell, number=figure, digits=number)
         self._environment.filters.update(
             percent=percent, score=score, money=money, joules=joules, without_key=without_key
         )

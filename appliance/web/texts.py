@@ -208,6 +208,7 @@ def tell(sentence: str) -> str:
     return _sentence(catalogue().language, sentence)
 
 
+_CLASSES = frozenset({"labels", "wanted", "what"})  # gaps that may name several
 _MEASURED = frozenset({"height", "n", "score", "seconds", "wanted", "x", "y"})
 _NUMBER = re.compile(r"\d{1,3}(,\d{3})*(\.\d+)?|\d+\.\d+")
 
@@ -226,11 +227,17 @@ def _sentence(language: str, sentence: str) -> str:
 
 
 def _gap(spoken: Catalogue, name: str, value: str) -> str:
-    """Return the text of a gap: a sentence of its own, or a number as the language writes it.
+    """Return the text of a gap: a sentence of its own, classes one by one, or a number as the language writes it.
 
     Versions stay as they are.
     """
-    return spoken.number(value) if name in _MEASURED and _NUMBER.fullmatch(value) else _sentence(spoken.language, value)
+    if name in _MEASURED and _NUMBER.fullmatch(value):
+        return spoken.number(value)
+    translation = _sentence(spoken.language, value)
+    if name in _CLASSES and translation == value:
+        each = [part.partition(" (") for part in value.split(", ")]  # "person (a rule), car (another)"
+        return ", ".join(_sentence(spoken.language, label) + paren + rule for label, paren, rule in each)
+    return translation
 
 
 @cache

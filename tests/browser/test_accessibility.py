@@ -153,7 +153,7 @@ class Visit:
 
     def open(self, path: str) -> Page:
         context = self.stranger if path in ("/login", "/setup") or path in self.tokens else self.signed_in
-        page = context.new_page()
+        page = context.pages[0] if context.pages else context.new_page()  # a window of its own is a process of its own
         page.goto(self.tokens["/setup"] + path if path == "/setup" else self.url + self.tokens.get(path, path))
         page.wait_for_load_state("load")
         return page
@@ -234,18 +234,19 @@ def test_every_page_of_the_dashboard_is_looked_at(tmp_path: Path) -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("each_has", [1, pytest.param(len(VARIANTS), marks=pytest.mark.slow)], ids=("in-turn", "all"))
 def test_axe_finds_nothing(whole: Visit, tmp_path: Path, each_has: int) -> None:
-    """The usual run looks at each page in one variant, the next page in the next; the slow one at all in all."""
+    """The usual run looks at each page in one variant, the next page in the next, and of those that one template makes
+    at three; the slow one at all in all."""
     faults = {}
-    for n, path in enumerate(path for paths in ADDRESSES.values() for path in paths):
+    most = 3 if each_has == 1 else None
+    for n, path in enumerate(path for paths in ADDRESSES.values() for path in paths[:most]):
         variants = [VARIANTS[(n + more) % len(VARIANTS)] for more in range(each_has)]
         if path == "/cover.html":
-            page = whole.stranger.new_page()
+            page = whole.stranger.pages[0]
             page.goto((tmp_path / "cover.html").as_uri())
         else:
             page = whole.open(path)
         if found := found_by_axe(page, variants):
             faults[path] = found
-        page.close()
     assert not faults, "\n".join(f"{path}\n  " + "\n  ".join(found) for path, found in faults.items())
 
 

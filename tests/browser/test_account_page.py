@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from appliance.base.clock import SystemClock
-from appliance.base.passwords import hashed
 from appliance.store.users import UserStore
 from appliance.types.accounts import UserRow
 from appliance.web.totp import STEP_S, code_at
-from tests.support.dashboard_site import Site, running
+from tests.support.dashboard_site import Site, password_hash, running
 from tests.support.screenshots import shot
 from tests.support.waiting import until
 
@@ -34,7 +33,7 @@ def sign_in(page: Page) -> None:
 def test_a_second_factor_is_set_up_and_asked_for(browser: Browser, tmp_path: Path, width: int, scheme: str) -> None:
     site = Site(tmp_path, SystemClock())
     for name, role in (("anna", "admin"), ("rita", "reviewer")):
-        UserStore(site.db).add(UserRow(name=name, role=role, cameras=None, password=hashed(PASSWORD)))  # type: ignore[arg-type]
+        UserStore(site.db).add(UserRow(name=name, role=role, cameras=None, password=password_hash(PASSWORD)))  # type: ignore[arg-type]
     with running(site.serve()) as url:
         context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)  # type: ignore[arg-type]
         page = context.new_page()

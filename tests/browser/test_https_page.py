@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from appliance.base.clock import SystemClock
-from appliance.base.passwords import hashed
 from appliance.settings.settings_service import SettingsService
 from appliance.store.users import UserStore
 from appliance.types.accounts import UserRow
-from tests.support.dashboard_site import Site, config_of, running
+from tests.support.dashboard_site import Site, config_of, password_hash, running
 
 pytest.importorskip("playwright.sync_api", reason="the browser tests need the playwright package (dev extra)")
 from playwright.sync_api import Browser, Error, expect
@@ -27,7 +26,7 @@ def served(tmp_path: Path) -> Iterator[tuple[str, str]]:
     site_file = tmp_path / "site.yaml"
     site_file.write_text("site: {name: depot-7}\ncameras: {}\n")
     site = Site(tmp_path, SystemClock(), config=config_of(protocol="https"))
-    UserStore(site.db).add(UserRow(name="anna", role="admin", cameras=None, password=hashed(PASSWORD)))
+    UserStore(site.db).add(UserRow(name="anna", role="admin", cameras=None, password=password_hash(PASSWORD)))
     settings = SettingsService(site_file, tmp_path, site.clock, lambda config: ())
     server = site.serve(settings=settings)
     with running(server) as url:

@@ -192,6 +192,28 @@ def test_a_hidden_page_lets_go_and_comes_back(live: LiveHouse) -> None:
 
 
 @pytest.mark.parametrize(("width", "height"), [(1440, 900), (390, 844)])
+def test_a_wall_has_the_columns_the_order_and_the_size_that_a_person_gives_it(
+    live: LiveHouse, width: int, height: int
+) -> None:
+    page = live.open("/live", width, height)
+    names = "() => [...document.querySelectorAll('#wall .stage')].map((each) => each.dataset.name)"
+    first, second = page.evaluate(names)
+    page.get_by_label("Columns").select_option("2")
+    page.get_by_role("button", name="Order").click()
+    page.get_by_role("button", name=f"{second}: one place forward").focus()
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.ariaLabel") == f"{second}: one place forward"
+    shot(page, f"wall-order-{width}")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    playing(page, '.stage[data-name="gate"]')  # also once it was moved
+    page.reload()
+    assert page.evaluate(names) == [second, first], "it is kept"
+    assert len(page.evaluate("getComputedStyle(document.getElementById('wall')).gridTemplateColumns").split()) == 2
+    page.get_by_role("button", name="Full screen").click()
+    page.wait_for_function("() => document.fullscreenElement?.id === 'wall'")
+
+
+@pytest.mark.parametrize(("width", "height"), [(1440, 900), (390, 844)])
 def test_a_wall_is_live_where_something_moves_and_enlarges_what_is_chosen(
     live: LiveHouse, width: int, height: int
 ) -> None:

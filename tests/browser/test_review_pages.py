@@ -97,6 +97,22 @@ def test_a_day_is_chosen_and_kept_in_the_link(visit: Visit, five: House) -> None
     assert page.evaluate("document.documentElement.scrollWidth") <= 1280
 
 
+def test_a_filter_is_kept_under_a_name_and_forgotten(visit: Visit, five: House) -> None:
+    page = visit("/?text=courier")
+    page.locator("summary", has_text="Saved filters").click()
+    page.locator("#saved-form [name=name]").fill("Couriers")
+    page.locator("#saved-form button").click()
+    page.goto(five.url)
+    page.locator("summary", has_text="Saved filters").click()
+    page.get_by_role("link", name="Couriers").click()
+    page.wait_for_url("**/?text=courier")
+    page.locator("summary", has_text="Saved filters").click()
+    expect(page.get_by_role("link", name="Couriers")).to_have_attribute("aria-current", "page")
+    page.locator("#saved-list button").click()
+    expect(page.get_by_role("link", name="Couriers")).to_have_count(0)
+    expect(page.locator("#saved-none")).to_be_visible()
+
+
 def test_a_note_is_written_and_is_on_the_card(visit: Visit, five: House) -> None:
     page, other = visit("/alerts/walker"), visit("/")
     live(page)

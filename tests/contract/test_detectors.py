@@ -59,6 +59,8 @@ HEFS: dict[str, Callable[[Path], Path]] = {
 }
 OWN = ["vedette-nano", "vedette-nano-int8"]
 SAME_HEADS = {"deimv2-atto", "nanodet-m"}  # as deimv2-femto and picodet-s, and fewer operators
+# Once a week: each runtime is asked with a network that ships, and each head by ONNX Runtime.
+OTHER_PAIRS = {("openvino", "deimv2-femto"), ("openvino-bf16", "vedette-nano")}
 # A head reads what a runtime answers, whichever that is (test_network_runtimes.py asks those): with every network the
 # recorded one, with the others a network of integers, one of two inputs and of bfloat16.
 WAYS = {
@@ -74,7 +76,7 @@ def of_each_runtime() -> Iterator[object]:
     for way, names in WAYS.items():
         for name in names:
             marks = [pytest.mark.shared] if name in FILES else []
-            if name in SAME_HEADS:
+            if name in SAME_HEADS or (way, name) in OTHER_PAIRS:
                 marks.append(pytest.mark.slow)
             yield pytest.param((way, name), id=f"{way}-{name}", marks=marks)
     for name in HEFS:  # compiled for one device alone, which is a fake
@@ -327,7 +329,9 @@ def test_every_network_of_the_reference_data_is_compared(shared_data: Path) -> N
 
 
 @pytest.mark.shared
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in SAME_HEADS else name for name in FILES]
+)
 def test_agrees_with_the_reference_on_real_frames(name: str, shared_data: Path) -> None:
     reference = load_reference(shared_data)
     path = shared_data / "models" / FILES[name]
@@ -359,9 +363,9 @@ def test_agrees_with_the_reference_on_real_frames(name: str, shared_data: Path) 
     [
         ("openvino", 0.99, 1e-3, "vedette-nano"),
         ("openvino-bf16", 0.9, 0.03, "vedette-nano"),
-        ("openvino", 0.99, 1e-3, "yolox-nano"),
-        ("openvino-bf16", 0.9, 0.03, "deimv2-femto"),
-        ("openvino", 0.99, 1e-3, "picodet-s"),
+        pytest.param("openvino", 0.99, 1e-3, "yolox-nano", marks=pytest.mark.slow),
+        pytest.param("openvino-bf16", 0.9, 0.03, "deimv2-femto", marks=pytest.mark.slow),
+        pytest.param("openvino", 0.99, 1e-3, "picodet-s", marks=pytest.mark.slow),
     ],
 )
 @pytest.mark.shared

@@ -39,6 +39,7 @@ from appliance.scenario.scenario_runner import DetectorCache
 from appliance.types import Gap
 from tests.support.block_footage import FPS, BrightBlock, block_clip, site
 from tests.support.clip_replay import replay
+from tests.support.tiny_networks import Thing, yolo
 from tests.support.yard_scenarios import VISIT, verdict_of, visit_clip, write
 
 ROOT = Path(__file__).parents[2]
@@ -158,8 +159,8 @@ def test_the_log_s_header_names_the_conditions_and_without_any_nothing(clip: Pat
 
 
 def test_the_report_names_the_conditions(clip: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "site.yaml"
-    file.write_text(yaml.safe_dump({"detector": {"model": "builtin:hog"}, "cameras": {"gate": {"url": "file:x"}}}))
+    file, network = tmp_path / "site.yaml", yolo(tmp_path / "n.onnx", [Thing((16, 16, 80, 112), 0.9, 0)], ["person"])
+    file.write_text(yaml.safe_dump({"detector": {"model": str(network)}, "cameras": {"gate": {"url": "file:x"}}}))
     command = ["replay", str(clip), "--config", str(file), "--with", "fog:60m", "--with", "drop", "--seed", "2"]
     assert main(command) == 0
     assert "under fog:60m, drop:5% (seed 2)" in " ".join(capsys.readouterr().out.split())

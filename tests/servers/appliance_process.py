@@ -14,6 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from tests.support.unmeasured import UNMEASURED
+
 START_S_MAX = 120.0
 STOP_S_MAX = 100.0
 
@@ -21,13 +23,16 @@ STOP_S_MAX = 100.0
 class ApplianceProcess:
     """`with ApplianceProcess(folder, site) as box:`; `site` is the site file's text without storage and dashboard.
 
+    Where it names no detector, the appliance runs the usual network as most do, and measures nothing first.
+
     kill() is kill -9 of the core alone; start() begins again on the same folder. The log of all lives is `log`.
     """
 
     def __init__(self, folder: Path, site: str) -> None:
         self.folder = folder
         self.config = folder / "site.yaml"
-        self.config.write_text(f"storage: {{dir: {folder / 'data'}}}\ndashboard: {{port: 0}}\n{site}")
+        detector = "" if "detector:" in site else f"detector: {json.dumps(UNMEASURED)}\n"
+        self.config.write_text(f"storage: {{dir: {folder / 'data'}}}\ndashboard: {{port: 0}}\n{detector}{site}")
         self._process: subprocess.Popen[bytes] | None = None
         self._url = ""
 

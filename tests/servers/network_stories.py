@@ -160,6 +160,8 @@ def store(folder: Path) -> None:
     vedette("scenario", "delete", "visit", *at)
     vedette("calibrate", *at)
     vedette("models", "prove", "vedette-nano", *at, code=1, expects="not enough")
+    vedette("candidate", "strict", *at, "--set", "detector.score_min=0.6", expects="tried each night")
+    vedette("candidate", "strict", *at, "--now", code=1, expects="not enough")
     vedette("export", *at, "--format", "coco", "--to", folder / "exported")
     vedette("cassette", "from-store", folder / "store.jsonl", *at, code=2, expects="holds no verdict")
     vedette("diagnostics", *at, "--out", folder / "diagnostics.zip")

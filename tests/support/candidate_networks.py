@@ -6,6 +6,7 @@ boxes in pixels of the input, scores after a sigmoid.
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -24,16 +25,20 @@ Change = Callable[[onnx.ModelProto], None]
 
 @dataclass(frozen=True)
 class Candidate:
-    """A network by what was done to it. kind: of the fault, or `equal`."""
+    """A network by what was done to it. kind: of the fault, or `equal`.
+
+    waits: its process is to be stopped once it is at work, as by a driver that does not answer: it uses no CPU time.
+    """
 
     kind: str
     name: str
     write: Callable[[Path], None]
+    waits: bool = False
 
 
 def bad_candidates(n: int, seed: int = 50) -> Iterator[Candidate]:
     """Yield n candidates that must be stopped, the kinds in turn and each time of another strength."""
-    rng = random.Random(seed)
+    rng, waits = random.Random(seed), itertools.cycle((False, True))
     makers: list[tuple[str, Callable[[], Callable[[Path], None]]]] = [
         ("crash", lambda: rng.choice((truncated, partial(changed, change=fails), partial(changed, change=exhausts)))),
         ("hang", lambda: partial(changed, change=hangs)),
@@ -46,7 +51,10 @@ def bad_candidates(n: int, seed: int = 50) -> Iterator[Candidate]:
     ]
     for number in range(n):
         kind, maker = makers[number % len(makers)]
-        yield Candidate(kind, f"{kind}-{number}", maker())
+        if kind == "hang" and next(waits):
+            yield Candidate(kind, f"{kind}-{number}", _copy, waits=True)
+        else:
+            yield Candidate(kind, f"{kind}-{number}", maker())
 
 
 def equal_candidates(n: int, seed: int = 51) -> Iterator[Candidate]:
@@ -68,6 +76,10 @@ def changed(path: Path, *, change: Change) -> None:
 
 def truncated(path: Path) -> None:
     path.write_bytes(OWN.read_bytes()[:-200_000])
+
+
+def _copy(path: Path) -> None:
+    path.write_bytes(OWN.read_bytes())
 
 
 def _copy_int8(path: Path) -> None:

@@ -28,6 +28,7 @@ from appliance.store.segments import SegmentStore
 from appliance.track.tracker import Tracker
 from appliance.types import CameraState, PipelineStep, Review, SegmentRow, StreamHeader
 from tests.support.scripted_sources import FrameByFrame
+from tests.support.unmeasured import UNMEASURED
 
 LIFE_T0 = 1_795_172_400.0  # 2026-11-20T11:00:00Z
 
@@ -38,7 +39,9 @@ def site_of(root: Path, camera: Mapping[str, Any], *, model: str = "auto", name:
         {
             "site": {"name": "depot-7"},
             "storage": {"dir": str(root), "disk_free_min_mb": 0},
-            "detector": {"model": model},
+            "detector": {"model": model}
+            if model.startswith("builtin:")
+            else {**UNMEASURED, "precision": "fp32", "model": model},
             "cameras": {name: {"url": "rtsp://viewer:hunter2@127.0.0.1/main", **camera}},
             "alerts": {"merge_s": 4, "pre_roll_s": 3, "post_roll_s": 2},
         }

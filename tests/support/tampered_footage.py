@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
+import av
 import cv2
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +15,7 @@ from numpy.typing import NDArray
 from appliance import config
 from appliance.health.tamper_detector import TamperDetector
 from appliance.ingest.clip_reader import ClipReader
+from appliance.media.decoder import DecodedFrame
 from appliance.media.frames import FrameConverter
 from appliance.replay.conditions.condition_spec import ConditionSet
 from appliance.replay.conditions.frame_transform import frame_transform_of
@@ -21,6 +24,7 @@ from appliance.types import HealthEvent
 ROOT = Path(__file__).parents[2]
 CLIPS = ROOT / "fixtures" / "clips"
 FAMILY = ROOT / "fixtures" / "family"
+FOOTAGE_FPS, FOOTAGE_SIZE = 10, (320, 180)
 STEP_S = 0.2  # five frames a second, as the default
 
 Image = NDArray[np.uint8]
@@ -62,15 +66,21 @@ def _frames(path: Path) -> tuple[tuple[float, Image, Image], ...]:
 
 
 def _weathered(path: Path, seconds: float, weather: str, step_s: float) -> Iterator[Plane]:
-    lens, converter, next_t = frame_transform_of(ConditionSet.parse(weather.split(","), 5)), FrameConverter(), 0.0
+    lens, converter = frame_transform_of(ConditionSet.parse(weather.split(","), 5)), FrameConverter()
     assert lens is not None
+    for frame in _examined(path, seconds, step_s):
+        yield round(frame.t, 3), converter.small_luma(lens(frame.index, frame.t, frame.av_frame)).copy()
+
+
+@lru_cache(maxsize=1)  # one kind of weather after the other comes over the same minute
+def _examined(path: Path, seconds: float, step_s: float) -> list[DecodedFrame]:
+    found, next_t = [], 0.0
     with ClipReader(str(path)) as clip:
-        for frame in clip.frames():
-            if frame.t > seconds:
-                return
+        for frame in itertools.takewhile(lambda each: each.t <= seconds, clip.frames()):
             if frame.t >= next_t - 0.002:
                 next_t = frame.t + step_s
-                yield round(frame.t, 3), converter.small_luma(lens(frame.index, frame.t, frame.av_frame)).copy()
+                found.append(frame)
+    return found
 
 
 def _small(half: Image) -> Image:
@@ -129,3 +139,43 @@ def events_of(footage: Iterator[Plane] | Sequence[Plane], plan: config.HealthCon
     for t, plane in footage:
         detector.observe(t, plane)
     return events
+
+
+def _yard(seconds: float) -> list[Image]:
+    """Pictures of the yard, small, ten a second."""
+    with av.open(str(CLIPS / "yard.mp4")) as footage:
+        frames = []
+        for frame in footage.decode(video=0):
+            if len(frames) < float(frame.time) * FOOTAGE_FPS:
+                frames.append(frame.reformat(*FOOTAGE_SIZE).to_ndarray(format="bgr24"))
+            if float(frame.time) > seconds:
+                break
+    return frames
+
+
+def _encode(path: Path, frames: list[Image]) -> Path:
+    with av.open(str(path), "w") as out:
+        stream = out.add_stream("libx264", rate=FOOTAGE_FPS)
+        stream.width, stream.height, stream.pix_fmt = *FOOTAGE_SIZE, "yuv420p"
+        stream.codec_context.gop_size = FOOTAGE_FPS
+        stream.options = {"preset": "ultrafast", "bf": "0", "qp": "20"}  # so that the same picture stays the same
+        for frame in frames:
+            out.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="bgr24")))
+        out.mux(stream.encode(None))
+    return path
+
+
+def _grey_covered(frame: Image) -> Image:
+    return np.repeat(covered(np.ascontiguousarray(frame[..., 1]))[..., None], 3, axis=2)
+
+
+def films_of(folder: Path) -> dict[str, Path]:
+    """Films of a camera in the yard, ten frames a second: healthy, and with each fault that its picture may have."""
+    seen = _yard(12)
+    return {
+        "healthy": _encode(folder / "healthy.mp4", seen),
+        "frozen": _encode(folder / "frozen.mp4", [seen[40]] * 50),
+        "turned": _encode(folder / "turned.mp4", [turned(frame) for frame in seen]),
+        "black": _encode(folder / "black.mp4", [np.full_like(seen[0], 3)] * 20),
+        "covered": _encode(folder / "covered.mp4", [_grey_covered(frame) for frame in seen]),
+    }

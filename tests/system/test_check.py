@@ -24,6 +24,7 @@ from appliance.cli import main
 from tests.servers.rtsp import FaultyRtspServer, RtspServerThread
 from tests.support.numbered_footage import numbered_image
 from tests.support.scripted_sources import clip
+from tests.support.unmeasured import UNMEASURED
 
 VEDETTE = (sys.executable, "-m", "appliance")
 PASSWORD = "hunter2-s3cret"
@@ -250,7 +251,7 @@ def test_replay_asks_which_camera_and_names_the_ones_there_are(tmp_path: Path, f
 
 
 def test_replay_writes_a_log_and_prints_json(tmp_path: Path, film: Path) -> None:
-    path = site(tmp_path, "file:x.mp4")
+    path = site(tmp_path, "file:x.mp4", f"detector: {UNMEASURED}\n")
     done = called("replay", film, "--config", path, "--json", "--log", "out.jsonl", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)

@@ -353,9 +353,11 @@ def test_another_worker_takes_the_second_step(one_broker: NatsServer, tmp_path: 
     unsure, _ = second_look(0.2)
     sure, _ = second_look(0.9)
     with watched(tmp_path / "site", one_broker.url) as here:
+        make_streams(one_broker.url)
         here.flag(1)
+        until(lambda: here.maker.run_once() >= 0 and here.count("sent") == 1)
         with worker(one_broker.url, unsure) as first:
-            until(lambda: here.maker.run_once() >= 0 and here.service.verdicts.more == 1)
+            until(lambda: here.service.verdicts.more == 1)
             first.kill()
         with worker(one_broker.url, sure):
             here.settle(1)

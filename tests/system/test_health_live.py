@@ -11,10 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import av
-import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from appliance.base.clock import SystemClock
 from appliance.base.json_lines import decode_ingest
@@ -28,12 +25,11 @@ from tests.servers.appliance_process import ApplianceProcess
 from tests.servers.red_camera import one
 from tests.servers.rtsp import FaultyRtspServer, RtspServerThread
 from tests.support.scripted_sources import CountingTracker, clip
-from tests.support.tampered_footage import CLIPS, covered, turned
+from tests.support.tampered_footage import films_of
 from tests.support.tiny_networks import Thing, yolo
 from tests.support.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.timeout(400)
-FPS, SIZE = 10, (320, 180)
 BOUND_S = 10.0  # of the camera's time, from the fault to the report: a busy machine does not stretch it
 _SITE = """
 detector: {{model: '{model}'}}
@@ -42,44 +38,9 @@ cameras:
 """
 
 
-def yard(seconds: float) -> list[NDArray[np.uint8]]:
-    """Pictures of the yard, small, ten a second."""
-    with av.open(str(CLIPS / "yard.mp4")) as footage:
-        frames = []
-        for frame in footage.decode(video=0):
-            if len(frames) < float(frame.time) * FPS:
-                frames.append(frame.reformat(*SIZE).to_ndarray(format="bgr24"))
-            if float(frame.time) > seconds:
-                break
-    return frames
-
-
-def film(path: Path, pictures: list[NDArray[np.uint8]]) -> Path:
-    with av.open(str(path), "w") as out:
-        stream = out.add_stream("libx264", rate=FPS)
-        stream.width, stream.height, stream.pix_fmt = *SIZE, "yuv420p"
-        stream.codec_context.gop_size = FPS
-        stream.options = {"preset": "ultrafast", "bf": "0", "qp": "20"}  # so that the same picture stays the same
-        for picture in pictures:
-            out.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="bgr24")))
-        out.mux(stream.encode(None))
-    return path
-
-
-def _covered(picture: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    return np.repeat(covered(np.ascontiguousarray(picture[..., 1]))[..., None], 3, axis=2)
-
-
 @pytest.fixture(scope="module")
 def films(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    folder, seen = tmp_path_factory.mktemp("films"), yard(12)
-    return {
-        "healthy": film(folder / "healthy.mp4", seen),
-        "frozen": film(folder / "frozen.mp4", [seen[40]] * 50),
-        "turned": film(folder / "turned.mp4", [turned(picture) for picture in seen]),
-        "black": film(folder / "black.mp4", [np.full_like(seen[0], 3)] * 20),
-        "covered": film(folder / "covered.mp4", [_covered(picture) for picture in seen]),
-    }
+    return films_of(tmp_path_factory.mktemp("films"))
 
 
 @pytest.fixture

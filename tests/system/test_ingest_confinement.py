@@ -26,6 +26,7 @@ from tests.servers.appliance_process import ApplianceProcess
 from tests.servers.red_camera import ingest_of, one, rows
 from tests.servers.rtsp import FaultyRtspServer, RtspServerThread
 from tests.support.scripted_sources import clip
+from tests.support.unmeasured import UNMEASURED
 from tests.support.waiting import until
 
 SECRET = "hunter2-s3cret"
@@ -195,7 +196,9 @@ def test_the_real_process_reads_no_other_file_and_asks_no_other_port_as_a_camera
 ) -> None:
     """Told to by a command, as code in it could be: the words of what it says differ from those of an open door."""
     secret = clip(tmp_path / "secret.mp4", 10, fps=10)
-    (tmp_path / "site.yaml").write_text(f"cameras: {{gate: {{url: 'file:{film}'}}}}\nstorage: {{dir: {tmp_path}/data}}")
+    (tmp_path / "site.yaml").write_text(
+        f"cameras: {{gate: {{url: 'file:{film}'}}}}\nstorage: {{dir: {tmp_path}/data}}\ndetector: {UNMEASURED}"
+    )
     reading, writing = os.pipe()
     site = config.load(tmp_path / "site.yaml").for_ingest()
     with subprocess.Popen(

@@ -32,6 +32,7 @@ from appliance.types import (
     StreamHeader,
 )
 from tests.support.scripted_sources import clip
+from tests.support.unmeasured import UNMEASURED
 from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[2]
@@ -102,6 +103,7 @@ def site_in(folder: Path) -> dict[str, Any]:
     made = clip(folder / "c.mp4", 600, fps=10, gop=10)
     return {
         "storage": {"dir": str(folder / "data"), "segment_s": 1, "disk_free_min_mb": 0},
+        "detector": UNMEASURED,
         "cameras": {
             "gate": {"url": f"file:{made}"},
             "dead": {"url": f"rtsp://viewer:{SECRET}@127.0.0.1:1/main"},

@@ -56,6 +56,7 @@ PROCESSES = {
         *RUNS, *(f"appliance scenario {each}" for each in ("keep", "list", "delete")), "appliance calibrate",
         "appliance export", "appliance cassette from-store", "appliance diagnostics", "appliance backup",
         "appliance restore", "appliance models prove", "appliance advise",
+        "appliance candidate",
     },
     "lab": {
         *(f"appliance scenario {each}" for each in ("run", "compare", "curve")), "appliance tune", "appliance evaluate",

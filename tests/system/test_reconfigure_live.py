@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import threading
@@ -28,6 +29,7 @@ from appliance.store.database import Database
 from appliance.store.paths import DATABASE
 from tests.servers.rtsp import FaultyRtspServer
 from tests.support.scripted_sources import clip
+from tests.support.unmeasured import UNMEASURED
 from tests.support.waiting import until
 
 
@@ -41,6 +43,7 @@ class Running:
         site: dict[str, Any] = {
             "storage": {"dir": str(folder / "data"), "segment_s": 1, "disk_free_min_mb": 0},
             "cameras": {"gate": {"url": self.url}},
+            "detector": UNMEASURED,
             "dashboard": {"port": 0},
             **sections,
         }
@@ -113,7 +116,7 @@ def test_the_detection_process_is_started_anew_for_other_detector_settings(runni
     until(lambda: running.is_live("gate"), 40)
     before = running.camera("gate")
     assert before is not None
-    running.change("detector", to={"score_min": 0.2})
+    running.change("detector", to={**UNMEASURED, "score_min": 0.2})
     until(lambda: running.is_live("gate") and running.camera("gate").run != before.run, 60)  # type: ignore[union-attr]
 
 
@@ -159,7 +162,7 @@ def test_a_network_that_does_not_load_is_refused_and_recording_goes_on(running: 
         (f"detector: {{model: {tmp_path}/broken.onnx}}", "broken.onnx"),
         (f"detector: {{labels: {tmp_path}/labels.txt}}", "name 1 classes"),
     ):
-        running.path.write_text(f"{text}{section}\n")
+        running.path.write_text(re.sub(r"detector:\n(  .*\n)+", f"{section}\n", text))
         with pytest.raises(UsageError, match=said):
             running.settings.take_edit("anna")
         assert running.settings.running.text == text, "what was in force still is"

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 from appliance.base.clock import ManualClock
 from appliance.store.alerts import AlertStore
@@ -19,12 +23,12 @@ ROOT = Path(__file__).parents[2]
 BY_TIME = 4
 BY_STATEMENT = 24  # one round of the core's work is some twenty statements: a kill before each of them
 
-# Writes as the core does, and says on standard output what it was promised is written. Given a number, it kills itself
-# before its so-manieth SQL statement.
-CORE = """
+# Of each line on standard input it makes a process that writes as the core does, and says on standard output what it
+# was promised is written. Given a number, that kills itself before its so-manieth SQL statement.
+CORES = """
 import os, signal, sys
 from pathlib import Path
-sys.path.insert(0, sys.argv[2])
+sys.path.insert(0, sys.argv[1])
 from tests.support.sample_rows import T0, ended, opened, sample_escalation, sample_frame, sample_verdict
 from appliance.base.clock import ManualClock
 from appliance.store.alerts import AlertStore
@@ -42,9 +46,17 @@ def count_statements(frame, what, called):
         if left == 0:
             os.kill(os.getpid(), signal.SIGKILL)
 
-db = Database(Path(sys.argv[1]), ManualClock(T0))
+for line in sys.stdin:
+    path, first, left = line.split()
+    first, left, core = int(first), int(left), os.fork()
+    if core == 0:
+        break
+    say("core", core)
+    say("ended", os.waitstatus_to_exitcode(os.waitpid(core, 0)[1]))
+else:
+    sys.exit()
+db = Database(Path(path), ManualClock(T0))
 alerts, boxes, meter = AlertStore(db), BoxStore(db), Meter(db, "run")
-first, left = int(sys.argv[3]), int(sys.argv[4])
 if left:
     sys.setprofile(count_statements)
 for n in range(first, first + 100_000):
@@ -61,22 +73,33 @@ for n in range(first, first + 100_000):
 """
 
 
-def promises(path: Path, life: int, statement: int = 0, kill_after: int = 0, delay_s: float = 0.0) -> set[str]:
+@pytest.fixture(scope="module")
+def cores() -> Iterator[subprocess.Popen[str]]:
+    """Start what makes the cores: one that started by itself would take ten times as long to start as to write."""
+    command = [sys.executable, "-c", CORES, str(ROOT)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT) as made:
+        yield made
+        assert made.stdin is not None
+        made.stdin.close()
+        made.wait(120)
+
+
+def promises(
+    cores: subprocess.Popen[str], path: Path, life: int, statement: int = 0, kill_after: int = 0, delay_s: float = 0.0
+) -> set[str]:
     """Let a core write until it is killed: before its `statement`th, or `delay_s` after its `kill_after`th promise."""
-    core = subprocess.Popen(
-        [sys.executable, "-c", CORE, str(path), str(ROOT), str(life * 100_000), str(statement)],
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-    )
-    assert core.stdout is not None
-    said = set()
-    for line in core.stdout:
+    assert cores.stdin is not None
+    assert cores.stdout is not None
+    cores.stdin.write(f"{path} {life * 100_000} {statement}\n")
+    cores.stdin.flush()
+    core, said = int(cores.stdout.readline().removeprefix("core ")), set[str]()
+    for line in cores.stdout:
+        if line.startswith("ended "):
+            assert line == f"ended {-signal.SIGKILL}\n"
+            break
         said.add(line.strip())
         if len(said) == kill_after:
-            threading.Timer(delay_s, core.send_signal, [signal.SIGKILL]).start()
-    assert core.wait(120) == -signal.SIGKILL
-    core.stdout.close()
+            threading.Timer(delay_s, os.kill, [core, signal.SIGKILL]).start()
     return said
 
 
@@ -106,19 +129,21 @@ def check(path: Path, promised: set[str], lives: int) -> None:
     db.close()
 
 
-def test_killed_before_any_statement_it_loses_nothing_flagged_and_keeps_nothing_by_half(tmp_path: Path) -> None:
+def test_killed_before_any_statement_it_loses_nothing_flagged_and_keeps_nothing_by_half(
+    cores: subprocess.Popen[str], tmp_path: Path
+) -> None:
     path = tmp_path / "vedette.db"
     promised: set[str] = set()
     for life in range(BY_STATEMENT):
-        promised |= promises(path, life, statement=60 + life)
+        promised |= promises(cores, path, life, statement=60 + life)
         check(path, promised, life + 1)
     assert len(promised) > BY_STATEMENT
 
 
-def test_killed_at_any_time_likewise(tmp_path: Path) -> None:
+def test_killed_at_any_time_likewise(cores: subprocess.Popen[str], tmp_path: Path) -> None:
     path = tmp_path / "vedette.db"
     chance = random.Random(7)
     promised: set[str] = set()
     for life in range(BY_TIME):
-        promised |= promises(path, life, kill_after=chance.randint(3, 60), delay_s=chance.random() * 0.02)
+        promised |= promises(cores, path, life, kill_after=chance.randint(3, 60), delay_s=chance.random() * 0.02)
         check(path, promised, life + 1)

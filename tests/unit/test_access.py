@@ -32,13 +32,13 @@ from appliance.types.accounts import SessionRow, UserRow
 from appliance.web.auth import Access, SessionCookies
 from appliance.web.route_list import RouteList
 from appliance.web.sign_in_throttle import FREE_TRIES, FREE_TRIES_ACCOUNT
-from tests.support.dashboard_site import Site, config_of, running
+from tests.support.dashboard_site import Site, config_of, password_hash, running
 
 T0 = 1_700_000_000.0
 HERE = "http://127.0.0.1:8080"
 PASSWORD = "four words to remember"
 TOKEN = "correct horse battery staple"
-HASH = hashed(PASSWORD)
+HASH = password_hash(PASSWORD)
 NO_FACTOR = {"state": "none", "wanted": False, "recovery": 0}
 
 

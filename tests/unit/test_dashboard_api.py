@@ -39,7 +39,7 @@ from appliance.store.verdict_stats import DailyJudgeWork, JudgeWorkCache, judge_
 from appliance.types import CameraState, Gap, SegmentRow
 from appliance.web import assets, folders
 from appliance.web.templating import percent, size, span, when
-from tests.support.dashboard_site import Site, running
+from tests.support.dashboard_site import Site, config_of, running
 from tests.support.prometheus_text import samples
 from tests.support.waiting import ANSWER_S, PATIENCE
 
@@ -127,6 +127,19 @@ def test_an_edge_only_alert_has_neither_delivery_nor_verdict(site: Site, client:
     assert found["delivery"] is None
     assert found["verdict"] is None
     assert "Edge only" in client.get("/").text
+
+
+def test_without_an_uplink_nothing_is_said_of_one(tmp_path: Path) -> None:
+    alone = Site(tmp_path / "alone", ManualClock(T0 + 100), config_of().model_copy(update={"uplink": None}))
+    alone.raise_alert("a", T0, ask=False)
+    app = create_app(alone.stored, alone.config.for_dashboard(), probes=replace(alone.probes(), link=None))
+    with TestClient(app, base_url="http://127.0.0.1:8080") as client:
+        for path in ("/", "/alerts/a"):
+            page = client.get(path).text
+            assert "Edge only" not in page
+            assert "Kept off the uplink" not in page
+            assert "100 %" not in re.sub(r"<style.*?</style>", "", page)
+    alone.close()
 
 
 def test_review_and_its_undo(site: Site, client: TestClient) -> None:

@@ -153,7 +153,11 @@ def test_the_same_film_gives_the_same_looks(coding: Callable[..., Path]) -> None
     ("how", "why"),
     [
         ({"codec": "libx264", "gop": 30, "intra-refresh": "1"}, "not whole pictures"),
-        ({"codec": "libx264", "gop": 30, "bframes": "3", "open-gop": "1"}, "not whole pictures"),
+        pytest.param(
+            {"codec": "libx264", "gop": 30, "bframes": "3", "open-gop": "1"},
+            "not whole pictures",
+            marks=pytest.mark.slow,  # for the same reason as the one above
+        ),
         ({"codec": "libx265", "gop": 30, "bframes": "3", "open-gop": "1"}, "open"),
         ({"codec": "libx264", "gop": 600}, "no key frame for 12 s"),
     ],
@@ -255,7 +259,14 @@ def test_thrifty_shows_half_as_much_of_the_group_before_it(restless: Path) -> No
     assert policy.counts().sampled_out == 30 - len(late)
 
 
-@pytest.mark.parametrize("how", [{"bframes": "0"}, {"bframes": "3"}, {"codec": "libx265", "bframes": "0"}])
+@pytest.mark.parametrize(
+    "how",
+    [
+        pytest.param({"bframes": "0"}, marks=pytest.mark.slow),
+        {"bframes": "3"},
+        {"codec": "libx265", "bframes": "0"},
+    ],
+)
 def test_what_comes_after_a_key_frame_is_decoded_as_if_nothing_had_been_left_out(
     tmp_path: Path, how: dict[str, str]
 ) -> None:

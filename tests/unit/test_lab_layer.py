@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import functools
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,17 +18,34 @@ ROOT = Path(__file__).parents[2]
 LAB = ROOT / "appliance" / "lab"
 
 
+def imported(node: ast.AST) -> list[str]:
+    """Return the modules, and names in them, that a statement imports."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom) and node.module:
+        return [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    return []
+
+
+@functools.cache  # from many modules the same ones are reached
+def imported_by(path: Path) -> frozenset[str]:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return frozenset(name for node in ast.walk(tree) for name in imported(node))
+
+
 def imports(path: Path) -> Iterator[tuple[str, bool]]:
     """Each imported module of `appliance.lab` in a file, and whether it is loaded with the file (not within a call)."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    text = path.read_text(encoding="utf-8")
+    if not re.search(r"\blab\b", text):
+        return
+    tree = ast.parse(text)
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     for_types = [node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
     later = {id(node) for scope in (*functions, *for_types) for node in ast.walk(scope)}
     for node in ast.walk(tree):
-        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-        if isinstance(node, ast.ImportFrom) and node.module:
-            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-        yield from ((name, id(node) not in later) for name in names if name.split(".")[:2] == ["appliance", "lab"])
+        yield from (
+            (name, id(node) not in later) for name in imported(node) if name.split(".")[:2] == ["appliance", "lab"]
+        )
 
 
 @pytest.mark.parametrize("package", ["appliance", "cloud_worker", "models", "deploy"])
@@ -67,11 +86,7 @@ def reached_from(module: str) -> set[str]:
         if source is None or name in reached:
             continue
         reached.add(name)
-        for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Import):
-                to_see |= {alias.name for alias in node.names}
-            elif isinstance(node, ast.ImportFrom) and node.module:
-                to_see |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+        to_see |= {each for each in imported_by(source) if each.startswith("appliance")}
     return reached
 
 
@@ -87,7 +102,10 @@ def test_what_starts_a_process_takes_its_module_from_the_table() -> None:
     table = ROOT / "appliance" / "base" / "child_modules.py"
     named = {*child_modules.RUNTIME, *child_modules.LAB} - {child_modules.APPLIANCE}
     for path in sorted((ROOT / "appliance").rglob("*.py")):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        if '"-m"' not in text and not any(module in text for module in named):
+            continue
+        tree = ast.parse(text)
         words = {
             node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)
         }

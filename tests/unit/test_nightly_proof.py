@@ -64,13 +64,13 @@ def test_what_waits_is_tried_once_a_night_and_what_is_known_is_not(tmp_path: Pat
     night.proof.run_once()
     until(lambda: len(night.lines()) == 1)
     night.proof.run_once()  # the first one is still at work
-    assert night.lines() == [f"{on_probation} --config site.yaml --decide"]
+    assert night.lines() == [f"models prove {on_probation} --config site.yaml --decide"]
     night.go.touch()
     until(lambda: night.proof.run_once() or len(night.lines()) == 2)  # type: ignore[func-returns-value]
     for _ in range(3):
         night.proof.run_once()
     night.proof.stop()
-    assert [line.split()[0] for line in night.lines()] == [str(on_probation), str(unsure)]
+    assert [line.split()[2] for line in night.lines()] == [str(on_probation), str(unsure)]
     night.clock.advance(DAY_S)
     night.proof.run_once()
     until(lambda: len(night.lines()) == 3)

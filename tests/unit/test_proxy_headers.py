@@ -11,17 +11,16 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from appliance.base.clock import ManualClock
-from appliance.base.passwords import hashed
 from appliance.config import DashboardConfig
 from appliance.store.users import AccessLog, UserStore
 from appliance.types.accounts import UserRow
 from appliance.web.visitor import Visitor
-from tests.support.dashboard_site import Site, config_of, running
+from tests.support.dashboard_site import Site, config_of, password_hash, running
 from tests.support.waiting import ANSWER_S
 
 TOKEN = "correct horse battery staple"
 PROXY, CLIENT, FORGER = "172.18.0.2", "203.0.113.9", "192.168.1.66"
-HASH = hashed("four words to remember")
+HASH = password_hash("four words to remember")
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -67,11 +68,11 @@ def made(
     return path
 
 
-def lumas(path: Path) -> Iterator[tuple[float, NDArray[np.int16]]]:
-    """Yield the time in the clip and the brightness (H, W) of each frame."""
+def lumas(path: Path, first: int = 0, last: int | None = None) -> Iterator[tuple[float, NDArray[np.int16]]]:
+    """Yield the time in the clip and the brightness (H, W) of each frame, from frame `first` to `last`."""
     with av.open(str(path)) as opened:
         assert not opened.streams.audio
-        for frame in opened.decode(video=0):
+        for frame in itertools.islice(opened.decode(video=0), first, None if last is None else last + 1):
             yield float(frame.pts * frame.time_base), frame.to_ndarray(format="gray").astype(np.int16)
 
 
@@ -130,9 +131,10 @@ def test_only_the_others_are_hidden_on_request_and_all_where_nobody_looked(tmp_p
     boxes, span = truth("yard"), (50.0, 53.0)
     redaction = ordered("yard", 4, 3, hide="people")
     unseen = ClipRedaction("people", (), tuple(each for each in redaction.moments if each.t < T0 + 51))
-    original = dict(enumerate(lumas(CLIPS / "yard.mp4")))
+    first, last_frame = (round(t * FPS) for t in span)
+    original = dict(enumerate(lumas(CLIPS / "yard.mp4", first, last_frame), start=first))
     for n, (_, luma) in enumerate(lumas(made(tmp_path, "yard", span, redaction))):
-        frame = round(span[0] * FPS) + n
+        frame = first + n
         x1, y1, x2, y2 = boxes[frame][3]
         middle = np.s_[int((y1 + 0.03) * HEIGHT) : int((y2 - 0.03) * HEIGHT), int(x1 * WIDTH) + 9 : int(x2 * WIDTH) - 9]
         assert luma[:40].std() > 5, "the rest of the picture is to be seen"

@@ -9,6 +9,7 @@ import json
 import os
 import platform
 import resource
+import signal
 import socket
 import subprocess
 import sys
@@ -174,6 +175,14 @@ def test_cpu_time_is_limited_however_long_the_clock_may_run(sandbox: Sandbox) ->
     assert sandbox.call("echo", 1) == 1
 
 
+def test_a_child_that_gets_no_cpu_time_is_killed_before_the_clock_is_over(sandbox: Sandbox) -> None:
+    assert sandbox.call("echo", 1) == 1
+    os.kill(sandbox.pid, signal.SIGSTOP)  # as in a call of a driver that does not answer
+    with pytest.raises(SandboxDied, match=r"no CPU time for 0\.5 s"):
+        sandbox.call("echo", 2, wall_s=250.0, still_s=0.5)
+    assert sandbox.call("echo", 3, still_s=30.0) == 3
+
+
 def test_memory_is_limited_beyond_what_the_modules_take(sandbox: Sandbox) -> None:
     assert sandbox.call("take_memory", 16 << 20) == 16 << 20
     with pytest.raises(SandboxDied, match="memory"):
@@ -210,6 +219,19 @@ def test_it_has_no_secret_of_this_process(sandbox: Sandbox, monkeypatch: pytest.
 
 @pytest.fixture
 def confined(sandbox: Sandbox) -> Sandbox:
+    return checked(sandbox)
+
+
+@pytest.fixture(scope="module")
+def one_for_all(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Sandbox, Path]]:
+    """Return a confined sandbox for calls that are all refused, and its folder: starting one is most of a test."""
+    folder = tmp_path_factory.mktemp("media")
+    sandbox = Sandbox("sandbox_attacks", LIMITS, SandboxFolders(writable=(folder,)), raises=(EvidenceError,))
+    yield checked(sandbox), folder
+    sandbox.close()
+
+
+def checked(sandbox: Sandbox) -> Sandbox:
     if ctypes.CDLL(None).syscall(444, None, 0, 1) < 1 or "Seccomp:" not in Path("/proc/self/status").read_text():
         pytest.skip("this kernel has no Landlock or no seccomp")
     sandbox.call("echo", 1)
@@ -283,14 +305,16 @@ OTHERS = {  # name: (its number on x86_64, on aarch64; its arguments). "FILE": o
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_it_reaches_no_other_process_and_changes_nothing_of_a_file_it_may_read(
-    confined: Sandbox, media: Path, name: str
+    one_for_all: tuple[Sandbox, Path], name: str
 ) -> None:
-    on_x86, on_arm, *values = OTHERS[name]
+    (confined, media), (on_x86, on_arm, *values) = one_for_all, OTHERS[name]
+    starts = confined.starts
     file = media / "segment.mp4"
     file.write_bytes(b"packets")
     given = [value.replace("FILE", str(file)) if isinstance(value, str) else value for value in values]
     why = confined.call("call", on_arm if platform.machine() == "aarch64" else on_x86, *given)
     assert errno.errorcode.get(why, "taken") in {"EPERM", "ENOSYS"}
+    assert confined.starts == starts, "it lives on"
 
 
 @pytest.mark.parametrize("attempt", ["abort", "renice", "lower_limits"])

@@ -13,13 +13,12 @@ from fastapi.testclient import TestClient
 
 from appliance import cli
 from appliance.base.clock import ManualClock
-from appliance.base.passwords import hashed
 from appliance.store.users import SecondFactorStore, UserStore
 from appliance.types.accounts import UserRow
 from appliance.web.session_api import CODE_WANTED
 from appliance.web.sign_in_throttle import FREE_TRIES
 from appliance.web.totp import STEP_S, code_at, step_of
-from tests.support.dashboard_site import Site, config_of
+from tests.support.dashboard_site import Site, config_of, password_hash
 
 T0 = 1_700_000_010.0  # the beginning of a step
 PASSWORD = "four words to remember"
@@ -34,7 +33,7 @@ def clock() -> ManualClock:
 def site_of(folder: Path, clock: ManualClock, *must: str) -> Site:
     site = Site(folder, clock, config=config_of(token="correct horse battery staple", second_factor=must))
     for name, role in (("anna", "admin"), ("vic", "viewer")):
-        UserStore(site.db).add(UserRow(name=name, role=role, cameras=None, password=hashed(PASSWORD)))  # type: ignore[arg-type]
+        UserStore(site.db).add(UserRow(name=name, role=role, cameras=None, password=password_hash(PASSWORD)))  # type: ignore[arg-type]
     return site
 
 

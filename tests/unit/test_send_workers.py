@@ -10,7 +10,7 @@ from typing import Any, cast
 from appliance.base.clock import SystemClock
 from appliance.uplink.jetstream_publisher import NatsMessage
 from appliance.uplink.send_queue import QueuedEscalation
-from appliance.uplink.send_workers import FLIGHT_BYTES_MAX, OutgoingMessage, SendWorkers
+from appliance.uplink.send_workers import FLIGHT_BYTES_MAX, Flight, OutgoingMessage, SendWorkers
 
 
 class Script:
@@ -50,18 +50,18 @@ class Script:
     async def prepare(self, row: object) -> list[Any]:
         return []
 
-    async def build(self, queued: QueuedEscalation, media: Sequence[Any]) -> OutgoingMessage:
-        return OutgoingMessage(queued, NatsMessage("", b"x" * self.size, {}, "facts"))
+    async def build(self, queued: QueuedEscalation, media: Sequence[Any]) -> Flight:
+        return Flight(queued, (OutgoingMessage(NatsMessage("", b"x" * self.size, {}, "facts")),))
 
-    async def deliver(self, outgoing: OutgoingMessage) -> int:
-        name = outgoing.queued.row.id
+    async def deliver(self, flight: Flight) -> int:
+        name = flight.queued.row.id
         self.begun.append(name)
-        self.flight += outgoing.message.size
+        self.flight += flight.size
         self.flight_max = max(self.flight_max, self.flight)
         if self.in_flight(name):
             await self.arrived.wait()
-        (self.live if outgoing.queued.live else self.backlog).remove(name)
-        self.flight -= outgoing.message.size
+        (self.live if flight.queued.live else self.backlog).remove(name)
+        self.flight -= flight.size
         return 1
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +27,9 @@ HISTOGRAMS = {"vedette_stage_seconds", "vedette_frame_age_seconds"}
 PROMTOOL = shutil.which("promtool")
 
 
-def rules() -> Iterator[dict[str, Any]]:
-    for group in yaml.safe_load(RULES.read_text())["groups"]:
-        yield from group["rules"]
+@functools.cache
+def rules() -> list[dict[str, Any]]:
+    return [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
 
 
 def queries() -> list[tuple[str, str]]:
@@ -42,6 +42,7 @@ def queries() -> list[tuple[str, str]]:
     return found
 
 
+@functools.cache
 def known_names() -> set[str]:
     kinds = {"counter": ("_total",), "gauge": ("",), "histogram": ("_bucket", "_count", "_sum")}
     worker = {name + end for name, (kind, _) in WORKER_FAMILIES.items() for end in kinds[kind]}

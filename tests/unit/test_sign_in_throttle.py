@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from argon2 import PasswordHasher
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
@@ -28,7 +27,7 @@ from appliance.web.sign_in_throttle import (
     new_device,
 )
 from appliance.web.totp import STEP_S, code_at
-from tests.support.dashboard_site import PASSWORD, Site, config_of
+from tests.support.dashboard_site import PASSWORD, Site, config_of, password_hash
 
 T0 = 1_700_000_010.0
 HOME, HOTEL = "192.168.1.7", "203.0.113.40"
@@ -42,9 +41,8 @@ def clock() -> ManualClock:
 @pytest.fixture
 def site(tmp_path: Path, clock: ManualClock) -> Iterator[Site]:
     made = Site(tmp_path, clock, config=config_of(token="correct horse battery staple"))
-    quick = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1).hash(PASSWORD)  # these tests try hundreds
     for name, role in (("anna", "admin"), ("vic", "viewer")):
-        UserStore(made.db).add(UserRow(name=name, role=role, cameras=None, password=quick))  # type: ignore[arg-type]
+        UserStore(made.db).add(UserRow(name=name, role=role, cameras=None, password=password_hash(PASSWORD)))  # type: ignore[arg-type]
     yield made
     made.close()
 

@@ -186,6 +186,24 @@ def test_a_neighbour_that_is_away_is_told_after_a_minute_and_a_certificate_two_w
     assert set(faults.read()) == {"certificate", "notify"}
 
 
+def test_what_is_away_stays_told_when_other_settings_make_the_parts_anew() -> None:
+    clock, status = ManualClock(T0), [MqttStatus(connected=False, error="refused")]
+    neighbours = Neighbours(link=lambda: LinkState(False, T0), mqtt=lambda: status[0], expiring={})
+    before = SiteFaults(dict, neighbours, (), clock)
+    before.read()
+    clock.advance(HOLD_S)
+    told = before.read()
+    assert set(told) == {"uplink", "mqtt"}
+    status[0] = MqttStatus(connected=False)  # the new part connects, and knows nothing yet
+    after, moved = SiteFaults(dict, neighbours, (), clock), SiteFaults(dict, neighbours, (), clock)
+    after.follow(before, {"uplink", "mqtt"})
+    assert after.read() == told
+    moved.follow(before, {"uplink"})
+    assert set(moved.read()) == {"uplink"}, "another broker was entered: its fault begins anew"
+    status[0] = MqttStatus(connected=True)
+    assert set(after.read()) == {"uplink"}
+
+
 def test_a_clock_in_the_past_and_an_update_that_failed_are_told(tmp_path: Path) -> None:
     clock, recorded, synchronised = ManualClock(T0), [T0 + 3600], [False]
     watch = ClockWatch(lambda: recorded[0], lambda: synchronised[0], clock)

@@ -110,3 +110,63 @@ def test_what_is_due_besides_is_not_put_off_for_as_long_as_the_backlog_is_sent(h
     asyncio.run(asyncio.wait_for(main(), 30))
     assert 12 <= len(sent) <= 30, "for a minute, and then they are too old"
     assert here.count("expired") >= 10
+
+
+async def parts_in_flight(loop: UplinkLoop, on_the_way: list[str], arrived: asyncio.Event) -> list[set[str]]:
+    """Run once; return what was on the way each time that everything stood still, which arrives then."""
+    flights: list[set[str]] = []
+    sending = asyncio.create_task(loop.run_once())
+    while not sending.done():
+        before = list(on_the_way)
+        for _ in range(50):
+            await asyncio.sleep(0.001)
+        if before and before == on_the_way:
+            flights.append({"facts" if each.startswith("{") else each for each in before})
+            on_the_way.clear()
+            arrived.set()
+            arrived.clear()
+    await sending
+    return flights
+
+
+@pytest.mark.parametrize(
+    ("live", "flights"),
+    [(True, [{"one", "two"}, {"one"}, {"facts"}]), (False, [{"one"}, {"two"}, {"one"}, {"facts"}])],
+)
+def test_the_files_of_what_is_live_go_together_and_its_own_message_after_them(
+    here: Site, live: bool, flights: list[set[str]]
+) -> None:
+    on_the_way: list[str] = []
+    arrived = asyncio.Event()
+
+    async def publish(payload: str) -> None:
+        on_the_way.append(payload)
+        await arrived.wait()
+
+    here.ask(1, (b"one", b"two", b"one"), severity="alert" if live else "info")
+    assert asyncio.run(asyncio.wait_for(parts_in_flight(loop_of(here, publish), on_the_way, arrived), 20)) == flights
+    assert here.count("sent") == 1
+
+
+def test_of_a_flight_only_what_was_not_stored_goes_again_and_that_is_one_failed_attempt(here: Site) -> None:
+    tried: list[str] = []
+
+    async def publish(payload: str) -> None:
+        tried.append("facts" if payload.startswith("{") else payload)
+        if payload in ("two", "three") and len(tried) <= 3:
+            raise nats.errors.TimeoutError
+
+    async def main() -> None:
+        loop = loop_of(here, publish)
+        with pytest.raises(UplinkError):
+            await loop.run_once()
+        row = here.next_ready()
+        assert row.attempts == 1
+        assert [each.chunks_acked for each in here.outbox.media_of(row.id)] == [1, 0, 0]
+        await loop.run_once()
+
+    here.ask(1, (b"one", b"two", b"three"))
+    asyncio.run(asyncio.wait_for(main(), 20))
+    assert sorted(tried[:3]) == ["one", "three", "two"]
+    assert sorted(tried[3:]) == ["facts", "three", "two"]
+    assert tried[-1] == "facts"

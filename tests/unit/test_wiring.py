@@ -177,7 +177,9 @@ def assigned(function: ast.AST) -> set[str]:
     return {
         node.attr
         for node in ast.walk(function)
-        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and ast.unparse(node.value) == "self"
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.ctx, ast.Store)
+        and getattr(node.value, "id", "") == "self"
     }
 
 

@@ -1,6 +1,6 @@
 // @ts-check
 // What cameras see now, boxes over it: video where the page has one and the browser plays it, else stills.
-import { by, coalesced, follow, renew } from "./page.js";
+import { by, coalesced, follow, made, renew } from "./page.js";
 import { t } from "./texts.js";
 import { begin, box, paint, places } from "./draw.js";
 import { codecNamed, LivePlayer, watch } from "./live.js";
@@ -185,8 +185,44 @@ function layOut() {
 		apply();
 	});
 	apply();
+	putInOrder();
+	by("wall-order").addEventListener("click", event => letOrder(event.currentTarget));
 	full.hidden = !document.fullscreenEnabled;
 	full.addEventListener("click", () => wall.requestFullscreen());
+}
+
+// The order that a person gives the wall, in this browser; cameras that came later stand at the end.
+const ORDER = "order";
+const nameOf = tile => tile.querySelector(".stage").dataset.name;
+
+function putInOrder() {
+	const names = JSON.parse(localStorage.getItem(ORDER) ?? "[]");
+	const rank = tile => (names.indexOf(nameOf(tile)) + names.length + 1) % (names.length + 1);
+	wall.append(...[...wall.children].sort((one, other) => rank(one) - rank(other)));
+}
+
+function letOrder(button) {
+	const on = button.getAttribute("aria-pressed") !== "true";
+	button.setAttribute("aria-pressed", on);
+	for (const tile of wall.children) {
+		tile.querySelector(".order")?.remove();
+		if (!on) continue;
+		const bar = made("span", { className: "order" });
+		const name = tile.querySelector(".line a").textContent;
+		for (const [sign, text, beside] of [["←", t("{name}: one place forward", { name }), "previousElementSibling"], ["→", t("{name}: one place back", { name }), "nextElementSibling"]]) {
+			const move = made("button", { type: "button", textContent: sign, ariaLabel: text });
+			move.onclick = () => {
+				const other = tile[beside];
+				if (!other) return;
+				if (sign === "←") other.before(tile);
+				else other.after(tile);
+				localStorage.setItem(ORDER, JSON.stringify([...wall.children].map(nameOf)));
+				move.focus();
+			};
+			bar.append(move);
+		}
+		tile.append(bar);
+	}
 }
 
 if (wall) {

@@ -3,7 +3,7 @@
 import { t } from "./texts.js";
 // null: it is no longer wanted.
 export async function converted(url, report, wanted) {
-	for (let ms = 50; wanted(); ms = Math.min(300, 2 * ms)) {
+	for (let ms = 50; wanted(); ms = Math.min(300, 1.3 * ms)) {
 		const answer = await fetch(url);
 		const found = await answer.json();
 		if (!answer.ok) throw new Error(found.detail);

@@ -3,6 +3,7 @@
 import { attempt, by, follow, get, post, say } from "./page.js";
 import { t, tn } from "./texts.js";
 import { clockOf } from "./time.js";
+import { labelOf } from "./draw.js";
 import { Drawing, element } from "./drawing.js";
 import { RuleForm, tick } from "./rule_form.js";
 import { changesOf, emptyScene, feetOf, followRenames, freeName, idOf, rename, rulesOn } from "./scene.js";
@@ -28,7 +29,7 @@ export class Editor {
 	constructor() {
 		this.root = by("editor");
 		this.camera = this.root.dataset.camera;
-		this.labels = this.root.dataset.labels.split(" ");
+		this.labels = JSON.parse(this.root.dataset.labels);
 		this.drawing = new Drawing(this);
 		this.listen();
 		this.act(by("save"), () => this.load());
@@ -167,7 +168,7 @@ export class Editor {
 		for (const alert of trial.then.alerts.slice(-20).reverse()) {
 			const row = element("li", {}, rows);
 			element("a", { href: `/cameras/${encodeURIComponent(this.camera)}/timeline?t=${alert.t_start.toFixed(1)}` }, row, clockOf(alert.t_start));
-			element("span", {}, row, ` ${alert.labels.join(", ")} · ${alert.rules.join(", ")}${alert.new ? ` · ${t("new")}` : ""}`);
+			element("span", {}, row, ` ${alert.labels.map(labelOf).join(", ")} · ${alert.rules.join(", ")}${alert.new ? ` · ${t("new")}` : ""}`);
 		}
 		element("p", { class: "muted small" }, panel, t("Judged on the recorded tracks. This does not try another threshold or network."));
 		panel.scrollIntoView({ block: "nearest" });

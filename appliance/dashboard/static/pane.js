@@ -5,7 +5,7 @@ import { t } from "./texts.js";
 import { clamp } from "./timeline_view.js";
 const PIECE_S = 20;
 const FIRST_S = 6; // short, so that it is there soon
-const FIRST_CONVERTED_S = 2; // each next one is made while the one before plays, and is twice as long
+const FIRST_CONVERTED_S = 1; // each next one is made while the one before plays, and is twice as long
 const PIECE_S_MAX = 600;
 const CONVERTED_S_MAX = 120;
 const AHEAD = 0.5; // of a piece that is not converted: from here on the next one is fetched

@@ -7,7 +7,7 @@ import { freeName, idOf, setKind } from "./scene.js";
 const KINDS = { enter: t("enters"), exit: t("leaves"), dwell: t("stays in"), line: t("crosses") };
 const DIRECTIONS = { both: t("either way"), left_to_right: t("along the arrow"), right_to_left: t("against the arrow") };
 const SEVERITIES = { info: t("an info"), warning: t("a warning"), alert: t("an alert") };
-const STARTS = { moving: t("after it moved off"), report: t("at once"), ignore: t("never") };
+const STARTS = { moving: t("after it moved off"), report: t("at once"), ignore: t("not at all") };
 const DAYS = { mon: t("Mon"), tue: t("Tue"), wed: t("Wed"), thu: t("Thu"), fri: t("Fri"), sat: t("Sat"), sun: t("Sun") };
 const VERDICTS = { confirmed: t("when confirmed"), rechecked: t("when found again"), rejected: t("when rejected") };
 
