@@ -16,7 +16,7 @@ Appearance is not compared. A track is handed on once.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from appliance.config import AdjoiningConfig, CameraConfig
@@ -155,14 +155,10 @@ class IncidentLinker:
         beyond = {place for left in left_through for place, _ in self._beyond[left]}
         return sum(
             any((camera, zone) in beyond for zone in walk.first)
-            for camera, walk in self._each()
+            for camera, walks in self._walks.items()
+            for walk in walks.values()
             if walk.label == label and walk.t_first >= since and not walk.joined
         )
-
-    def _each(self) -> Iterator[tuple[str, _Walk]]:
-        for camera, walks in self._walks.items():
-            for walk in walks.values():
-                yield camera, walk
 
     def _places(self, camera: str, found: TrackedObject) -> frozenset[str]:
         point = foot(found.box)

@@ -118,7 +118,8 @@ def stage(
             evidence=(folder / EVIDENCE).is_dir(), secrets=bool(sealed),
             aside=_new_aside(target),
         )  # fmt: skip
-        _sync_tree(folder)
+        for path in (folder, *folder.rglob("*")):
+            flush_to_disk(path)
         write_file(target.root / FOLDER / READY, ready.model_dump_json().encode())
         return ready
     except BaseException:
@@ -272,8 +273,3 @@ def _stage_versions(folder: Path, versions: Any) -> None:
         if Path(str(name)).name == name and str(name)[:6].isdigit() and str(name)[6:] == ".json":
             (folder / VERSIONS).mkdir(mode=0o700, exist_ok=True)
             (folder / VERSIONS / str(name)).write_text(str(text), encoding="utf-8")
-
-
-def _sync_tree(folder: Path) -> None:
-    for path in [folder, *folder.rglob("*")]:
-        flush_to_disk(path)

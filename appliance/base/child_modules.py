@@ -1,10 +1,12 @@
-"""Name the modules that run in processes of their own.
+"""Name the modules that run in processes of their own, and end a child.
 
 Whoever starts a child takes its module from here, so that the import tests can follow a name that is no import.
 """
 
 from __future__ import annotations
 
+import contextlib
+import subprocess
 from typing import Final
 
 CLOUD_WORKER: Final = "cloud_worker"
@@ -45,3 +47,14 @@ RUNTIME: Final = (
 """The children of the running appliance. None of them loads `appliance.lab`."""
 LAB: Final = (BENCH,)
 """The children of commands in `appliance.lab`."""
+KILLED_S_MAX = 10.0  # a killed process is gone at once, but one that is stuck in a driver does not even die
+
+
+def end_child(child: subprocess.Popen[bytes], *, asked_s: float = 0.0, killed_s: float = KILLED_S_MAX) -> None:
+    """Kill a child, after `asked_s` in which one that was asked to end may do so; wait for `killed_s` at most."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        child.wait(asked_s)
+        return
+    child.kill()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        child.wait(killed_s)

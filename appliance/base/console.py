@@ -6,10 +6,22 @@ import sys
 import threading
 
 from rich.console import Console
-from rich.progress import Progress, ProgressColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 from rich.text import Text
 
 PIPE_WIDTH = 10_000  # columns: what reads a pipe wants whole names, one row a line
+COUNTED = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+DOWNLOADED = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+"""Columns of a `CommandProgress`."""
 LINE_EVERY_S = 10.0  # a CI sees that it goes on, and its log stays short
 
 

@@ -59,13 +59,13 @@ def unused_header_fields(header: StreamHeader) -> set[str]:
     return {name for name in ("known_before", "calibration") if not getattr(header, name)}
 
 
-def first_problem(error: ValidationError) -> str:
-    """Return the first field that is wrong, and why, in one short printable line.
+def first_problem(error: ValidationError, whole: str = "message") -> str:
+    """Return the first field that is wrong, and why, in one short printable line. whole: named where all of it is.
 
     It is made printable because a key of the message may be part of it.
     """
     first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    where = ".".join(str(part)[:ERROR_CHARS_MAX] for part in first["loc"][:8]) or "message"
+    where = ".".join(str(part)[:ERROR_CHARS_MAX] for part in first["loc"][:8]) or whole
     return printable(f"{where[: ERROR_CHARS_MAX // 2]}: {first['msg'][: 2 * ERROR_CHARS_MAX]}")[:ERROR_CHARS_MAX]
 
 

@@ -9,8 +9,15 @@ from __future__ import annotations
 
 from appliance.broker.broker_choice import BrokerChoice
 from appliance.broker.nats_connection import NATS_ERRORS, LinkState, broker_errors, complaint
-from appliance.broker.nats_link import NatsLink, end_tasks, until_set
-from appliance.broker.site_consumer import check_site_consumer, make_site_consumer, site_consumer_name
+from appliance.broker.nats_link import (
+    NatsLink,
+    check_site_consumer,
+    end_tasks,
+    make_site_consumer,
+    site_consumer_name,
+    stay_subscribed,
+    until_set,
+)
 
 __all__ = [
     "NATS_ERRORS",
@@ -23,5 +30,6 @@ __all__ = [
     "end_tasks",
     "make_site_consumer",
     "site_consumer_name",
+    "stay_subscribed",
     "until_set",
 ]

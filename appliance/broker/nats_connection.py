@@ -235,6 +235,12 @@ class NatsConnection:
             self.error = self.error or error
             self.lost.set()
 
+    async def watch(self) -> None:
+        """Ping until it is lost: a broker that does not answer is lost, whatever nats-py believes."""
+        while not self.dead:
+            await asyncio.sleep(PING_INTERVAL_S)
+            await self.ping()
+
     async def close(self) -> None:
         """At the latest after 2 s."""
         with contextlib.suppress(*NATS_ERRORS):

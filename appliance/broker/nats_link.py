@@ -1,4 +1,4 @@
-"""Keeps one connection to a NATS server and reconnects, with backoff, for as long as the process lives."""
+"""Keeps one connection to a NATS server and reconnects, with backoff; makes the consumer of a site's verdicts."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
 from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.js import JetStreamContext
+from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 
 from appliance.base.backoff import Backoff
 from appliance.base.broker_config import BrokerAddress, BrokerConfig
@@ -18,7 +21,7 @@ from appliance.base.clock import Clock
 from appliance.base.errors import UplinkError
 from appliance.broker.broker_choice import BrokerChoice
 from appliance.broker.nats_connection import (
-    PING_INTERVAL_S,
+    NATS_ERRORS,
     ConnectFailed,
     LinkState,
     NatsConnection,
@@ -26,11 +29,16 @@ from appliance.broker.nats_connection import (
     explain,
     server_version,
 )
+from appliance.wire import STREAM_VERDICT, verdict_subject
 
 CANCEL_RETRY_S = 3.0  # longer than closing a connection takes
 _HEALTHY_AFTER_S = 10.0  # a connection that lasted this long resets the backoff
 FAILBACK_S = 300.0  # of a link that is not told
 _SAMPLE_S = 1.0  # between two readings of the socket's counters
+ACK_WAIT_S = 10.0  # what a lost connection carried comes again; a disk that takes longer gets it twice, which is once
+
+logger = logging.getLogger(__name__)
+Result = TypeVar("Result")
 
 
 async def end_tasks(*tasks: asyncio.Task[Any]) -> None:
@@ -61,12 +69,6 @@ async def until_set(stop: asyncio.Event, work: Coroutine[Any, Any, None], *keepe
                 each.result()
     finally:
         await end_tasks(task, stopping)
-
-
-logger = logging.getLogger(__name__)
-
-
-Result = TypeVar("Result")
 
 
 class NatsLink:
@@ -106,7 +108,7 @@ class NatsLink:
         self._client: Client | None = None
         self._up = asyncio.Event()
         self._down = asyncio.Event()
-        self._loss_task: asyncio.Task[Literal[True]] | None = None
+        self._loss: asyncio.Task[Literal[True]] | None = None
         self._connection: NatsConnection | None = None
         self._leaving: Literal["returns", "abandons"] | None = None
         self._byte_counter = WireByteCounter()
@@ -120,7 +122,11 @@ class NatsLink:
             try:
                 await self.run_once()
             except UplinkError as error:
-                self._report_down(str(error))
+                since = self._clock.now() if self.state.up else self.state.since
+                self.state = replace(self.state, up=False, since=since, error=str(error))
+                if str(error) != self._reported:
+                    logger.warning("%s; trying again until it works", error)
+                    self._reported = str(error)
                 self._next_broker()
             if self._clock.monotonic() - started > _HEALTHY_AFTER_S:
                 self._backoff.reset()
@@ -130,7 +136,7 @@ class NatsLink:
         """One connection, from opening it to its loss. Raises UplinkError with the reason."""
         connection = await self._connect()
         client, tcp = connection.client, connection.socket()
-        watchdog = asyncio.create_task(self._ping(connection), name="watchdog of the link")
+        watchdog = asyncio.create_task(connection.watch(), name="watchdog of the link")
         looking = asyncio.create_task(self._look_for_better(connection), name="probe of a better region")
         try:
             self._connection = connection
@@ -153,12 +159,6 @@ class NatsLink:
                 self._byte_counter.closed(self.state)
                 if tcp is not None:
                     tcp.close()
-
-    async def _ping(self, connection: NatsConnection) -> None:
-        """Run the watchdog: a broker that does not answer is lost, whatever nats-py believes."""
-        while not connection.dead:
-            await asyncio.sleep(PING_INTERVAL_S)
-            await connection.ping()
 
     async def _look_for_better(self, connection: NatsConnection) -> None:
         """Probe the regions that come first, while the link is in another one; return to one that has lasted."""
@@ -229,20 +229,16 @@ class NatsLink:
     async def while_up(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Return the result of `work`, or UplinkError once the connection is lost: nats-py would let it time out."""
         task = asyncio.create_task(work)
+        if self._loss is None or (self._loss.done() and not self._down.is_set()):  # one for all messages that wait
+            self._loss = asyncio.create_task(self._down.wait(), name="loss of the link")
         try:
-            await asyncio.wait({task, self._loss()}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({task, self._loss}, return_when=asyncio.FIRST_COMPLETED)
             if not task.done():
                 raise UplinkError(f"the broker at {self._address}: the connection was lost")
             return task.result()
         finally:
             if not task.done():
                 await end_tasks(task)
-
-    def _loss(self) -> asyncio.Task[Literal[True]]:
-        """Return a task that ends with the connection: one for all messages that wait for that."""
-        if self._loss_task is None or (self._loss_task.done() and not self._down.is_set()):
-            self._loss_task = asyncio.create_task(self._down.wait(), name="loss of the link")
-        return self._loss_task
 
     async def _connect(self) -> NatsConnection:
         connection, began = NatsConnection(), self._clock.monotonic()
@@ -267,12 +263,60 @@ class NatsLink:
         self._up.set()
         logger.info("connected to the broker at %s (nats-server %s)", self._address, server_version(client))
 
-    def _report_down(self, why: str) -> None:
-        since = self._clock.now() if self.state.up else self.state.since
-        self.state = replace(self.state, up=False, since=since, error=why)
-        if why != self._reported:
-            logger.warning("%s; trying again until it works", why)
-            self._reported = why
-
     def _why(self, error: Exception | None, otherwise: str) -> str:
         return f"the broker at {self._address}: {explain(error, otherwise, self._address)}"
+
+
+async def stay_subscribed(
+    link: NatsLink, subject: str, take: Callable[[Msg], Awaitable[None]], pending_bytes: int, *, retry_s: float
+) -> None:
+    """Have each message of a subject taken, over any number of connections, until cancelled.
+
+    retry_s: before it is asked for again where the broker does not let us.
+    """
+    while True:
+        client = await link.client()
+        try:
+            subscribed = await client.subscribe(subject, cb=take, pending_bytes_limit=pending_bytes)
+            try:
+                await link.while_up(asyncio.Event().wait())
+            finally:
+                with contextlib.suppress(*NATS_ERRORS):
+                    await subscribed.unsubscribe()
+        except UplinkError:
+            continue  # the connection was lost: there is another one when `client` returns
+        except NATS_ERRORS:
+            await asyncio.sleep(retry_s)
+
+
+def site_consumer_name(site: str) -> str:
+    return f"site-{site}"
+
+
+async def make_site_consumer(jetstream: JetStreamContext, site: str) -> None:
+    """Make it, or leave the one that is the same. Raises nats errors.
+
+    Its name and filter are part of the request's subject, so that rights can be given for exactly this consumer.
+    """
+    name = site_consumer_name(site)
+    wanted = ConsumerConfig(
+        name=name,
+        durable_name=name,
+        filter_subject=verdict_subject(site),
+        ack_policy=AckPolicy.EXPLICIT,
+        deliver_policy=DeliverPolicy.ALL,
+        ack_wait=ACK_WAIT_S,
+        max_deliver=-1,
+    )
+    await jetstream.add_consumer(STREAM_VERDICT, wanted)
+
+
+def check_site_consumer(found: ConsumerConfig, site: str) -> None:
+    """Raise UplinkError when the consumer of this name reads anything but this site's verdicts, or hands them on."""
+    name = site_consumer_name(site)
+    if found.filter_subject != verdict_subject(site) or found.deliver_subject:
+        reads = found.filter_subject or "everything"
+        to = f" and hands it to {found.deliver_subject}" if found.deliver_subject else ""
+        raise UplinkError(
+            f"the consumer {name} at the broker reads {reads}{to}: somebody else made it; delete it there"
+        )

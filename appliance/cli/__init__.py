@@ -15,9 +15,7 @@ from appliance.base.errors import ConfigError, UsageError, VedetteError
 from appliance.base.telemetry import configure_logging
 from appliance.cli.appliance_commands import APPLIANCE
 from appliance.cli.command_table import build_parser
-from appliance.cli.detector_commands import DETECTOR
-from appliance.cli.replay_commands import REPLAY
-from appliance.cli.scenario_commands import SCENARIO
+from appliance.cli.lab_commands import LAB
 
 logger = logging.getLogger(__name__)
 
@@ -26,8 +24,7 @@ _ORDER = (
     "check", "run", "replay", "scenario", "tune", "evaluate", "bench", "cassette", "calibrate", "export", "egress",
     "notify", "models", "advise", "candidate", "users", "diagnostics", "backup", "restore", "cameras", "judge", "demo",
 )  # fmt: skip
-_ROWS = [row for table in (APPLIANCE, REPLAY, SCENARIO, DETECTOR) for row in table.rows]
-COMMANDS = sorted(_ROWS, key=lambda command: _ORDER.index(command.name.split()[0]))
+COMMANDS = sorted([*APPLIANCE.rows, *LAB.rows], key=lambda command: _ORDER.index(command.name.split()[0]))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -224,7 +224,7 @@ Exit code 0: installed. 2: it is not (with the reason).
     option("--use", action="store_true", help="put it in force"),
     _CAMERA,
     json_switch("a JSON object instead of text"),
-    run="appliance.cli.bundle_commands:install_command",
+    run="appliance.cli.models_command:install_command",
 )
 
 
@@ -327,7 +327,7 @@ Exit code 0: it begins within seconds, or has ended. 2: not installed, in quaran
     option("bundle", nargs="?", default="", metavar="NAME@VERSION", help="an installed bundle"),
     switch("--off", help="end it; what was found is kept"),
     json_switch("a JSON object instead of text"),
-    run="appliance.cli.bundle_commands:shadow_command",
+    run="appliance.cli.models_command:shadow_command",
 )
 
 
@@ -346,7 +346,7 @@ Exit code 0: it has begun. 2: the bundle is not installed, is in quarantine, or 
     option("bundle", metavar="NAME@VERSION", help="an installed bundle"),
     option("--camera", dest="cameras", action="append", default=[], metavar="NAME", help="first; may be repeated"),
     json_switch("a JSON object instead of text"),
-    run="appliance.cli.bundle_commands:rollout_command",
+    run="appliance.cli.models_command:rollout_command",
 )
 
 
@@ -363,7 +363,7 @@ Exit code 0: done. 2: nothing was put in force.
 """,
     _CAMERA,
     json_switch("a JSON object instead of text"),
-    run="appliance.cli.bundle_commands:rollback_command",
+    run="appliance.cli.models_command:rollback_command",
 )
 
 
@@ -381,7 +381,7 @@ Exit code 0: done. 2: nothing was put in force.
     option("--off", action="store_true", help="let it be replaced again"),
     _CAMERA,
     json_switch("a JSON object instead of text"),
-    run="appliance.cli.bundle_commands:pin_command",
+    run="appliance.cli.models_command:pin_command",
 )
 
 
@@ -399,7 +399,7 @@ Exit code 0: written. 2: it is not (with the reason).
     option("folder", type=Path, metavar="DIR", help="a new folder"),
     option("--version", default="", metavar="VERSION", help="default: after the hash of its file"),
     json_switch("a JSON object instead of text"),
-    run="appliance.cli.bundle_commands:export_command",
+    run="appliance.cli.models_command:export_command",
 )
 
 
@@ -413,7 +413,7 @@ of cut downloads. The networks that come with Vedette or were pulled stay.
   vedette models prune
 """,
     json_switch("a JSON object instead of text"),
-    run="appliance.cli.bundle_commands:prune_command",
+    run="appliance.cli.models_command:prune_command",
 )
 
 
@@ -438,7 +438,7 @@ Exit code 0: signed. 2: it is not (with the reason).
     option("--rotate", choices=("root", "targets", "snapshot", "timestamp"), help="replace a key of this role"),
     option("--push", default="", metavar="ADDRESS", help="then copy it into this registry"),
     json_switch("a JSON object instead of text"),
-    run="appliance.cli.bundle_commands:publish_command",
+    run="appliance.cli.models_command:publish_command",
 )
 
 
@@ -554,7 +554,7 @@ Multicast does not pass routers, most VLANs, and the network of a container (doc
 whether or not anything answered. 2: wrong use.
 """,
     json_switch("a JSON list instead of a table"),
-    run="appliance.cli.discover_command:discover_command",
+    run="appliance.onvif.discovery:discover_command",
 )
 
 
@@ -650,7 +650,7 @@ Exit code 0: done. 1: no model fits, or the server failed. 2: wrong use.
     option("--file", type=Path, metavar="GGUF", help="a model that is here, instead of a download"),
     option("--mmproj", type=Path, metavar="GGUF", help="its image encoder"),
     json_switch(),
-    run="appliance.cli.judge_command:judge_command",
+    run="appliance.demo.local_judge:judge_command",
 )
 
 

@@ -37,6 +37,7 @@ from appliance.base.errors import (
 )
 from appliance.config import CameraConfig, SiteConfig
 from appliance.config.secrets_file import secrets_exposed, secrets_path
+from appliance.config.values import Finding
 from appliance.detect import detector, runtime_choice
 from appliance.detect.detector import ObjectDetector, recheck_settings
 from appliance.detect.model_advice import DetectorLoad, better_models, inferences_wanted
@@ -94,15 +95,6 @@ _LEVEL_MARKUP = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One answer: about which key, how it is, and what to do."""
-
-    about: str
-    level: Level
-    text: str
-
-
 def check(site_file: Path, *, probe: bool, as_json: bool) -> int:
     """Print what was found; 0 ready, 1 something did not answer, 2 the file is wrong. Raises ConfigError."""
     site = config.load(site_file)
@@ -148,14 +140,11 @@ def _findings(site: SiteConfig, lines: Lines, options: Sequence[RuntimeOption], 
             leaving.append("what `mqtt` publishes")
         what = f"only {' and '.join(leaving)} leave this appliance" if leaving else "nothing leaves this appliance"
         yield Finding("uplink", "ok", f"absent: edge only, {what}")
-    yield from (
-        Finding(each.about, each.level, each.text)
-        for each in check_targets(
-            site.notify, public_url=site.dashboard.public_url, has_judge=site.for_decisions().has_judge, contact=contact
-        )
+    yield from check_targets(
+        site.notify, public_url=site.dashboard.public_url, has_judge=site.for_decisions().has_judge, contact=contact
     )
     if site.mqtt is not None and site.mqtt.enabled:
-        yield from (Finding(*each) for each in check_mqtt(site.mqtt, contact=contact))
+        yield from check_mqtt(site.mqtt, contact=contact)
 
 
 def _addresses(site: SiteConfig) -> Iterator[Finding]:
@@ -495,7 +484,7 @@ def _as_json(path: Path, findings: list[Finding], options: Sequence[RuntimeOptio
     bad = [f"{finding.about}: {finding.text}" for finding in findings if finding.level in {"wrong", "unreachable"}]
     code = exit_code(findings)
     return {
-        "ok": code == 0, "file": str(path), "problems": bad, "findings": [asdict(finding) for finding in findings],
+        "ok": code == 0, "file": str(path), "problems": bad, "findings": [finding._asdict() for finding in findings],
         "runtimes": [asdict(each) for each in options],
     }  # fmt: skip
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Collection
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import AfterValidator, Field, field_validator
 
@@ -76,3 +76,11 @@ class VerdictSeverityConfig(ConfigModel):
             return self.confirmed or severity
         wanted = {"rechecked": self.rechecked, "rejected": self.rejected}.get(decision) or severity
         return min(wanted, severity, key=SEVERITIES.index)
+
+
+class Finding(NamedTuple):
+    """One answer of a check: about which key of the site file, how it is, and what to do."""
+
+    about: str
+    level: Literal["ok", "warning", "unreachable", "wrong"]
+    text: str

@@ -1,4 +1,7 @@
-"""Takes the messages of the ingest process, decides about alerts and escalations, and stores the outcome."""
+"""Takes the messages of the ingest process, decides about alerts and escalations, and stores the outcome.
+
+Alerts that were stored without an escalation may be escalated later, as people, verdicts and time decide.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,18 @@ import logging
 from dataclasses import replace
 from functools import partial
 
+from appliance import wire
 from appliance.base.clock import Clock
+from appliance.base.errors import StoreUnavailable
 from appliance.core.core_settings import CameraContext, CoreSettings, CoreStores
-from appliance.core.lasting_faults import LastingFaults
-from appliance.core.late_escalations import LateEscalations, complete
+from appliance.core.site_faults import LastingFaults
+from appliance.router.escalation_planner import ApiEscalation, RequestAnswer
 from appliance.store.meter import DecodeStatus, Meter, Metric, MetricName
+from appliance.store.rows import alert_of
 from appliance.store.write_backlog import WriteBacklog
 from appliance.types import (
     AGE_EDGES_MS,
+    Alert,
     AlertChange,
     CameraMeter,
     CameraState,
@@ -25,16 +32,25 @@ from appliance.types import (
     NetworksAnswer,
     PipelineStep,
     RecheckResult,
+    Route,
     SegmentRow,
     StreamHeader,
 )
-
-logger = logging.getLogger(__name__)
+from appliance.version import version
 
 BOXES_BUFFERED_MAX = 256  # frames a camera; fewer mean more commits, more mean more memory
 RECHECKS_EVERY_S = 5.0  # a second detection takes longer
 CLOCKS_APART_S_MAX = 3.0  # of a camera and the appliance, with the second that a frame is under way
 SETTINGS_CHANGED = "the settings of this camera were changed"
+RECHECKS_PER_RUN = 8  # alerts in one turn; frames wait meanwhile
+_ASKED = {
+    "ready": "it is being sent already",
+    "sent": "the cloud has it already, and has not answered yet",
+    "settled": "the cloud has answered already",
+    "expired": "it was asked about, and no answer came in time",
+}
+
+logger = logging.getLogger(__name__)
 
 
 class Core:
@@ -114,7 +130,7 @@ class Core:
     def _end_run(self, reason: str) -> None:
         for camera in self._settings.cameras.values():
             self._flush(camera)
-            self._commit(camera, camera.pipeline.close(self._camera_now(camera), reason))
+            self._commit(camera, camera.pipeline.close(camera.now(self._clock), reason))
         self._backlog.write(partial(self._stores.cameras.mark_all_lost, self._clock.now(), reason))
         self._faults.end_all(reason)
 
@@ -136,7 +152,7 @@ class Core:
             same = following is not None and following.settings == camera.settings and old.alerts == new.alerts
             if not same:
                 self._flush(camera)
-                self._commit(camera, camera.pipeline.close(self._camera_now(camera), SETTINGS_CHANGED))
+                self._commit(camera, camera.pipeline.close(camera.now(self._clock), SETTINGS_CHANGED))
             if following is not None:
                 following.take_over(camera, unchanged=same)
         self._faults.end_of_others(new.cameras)
@@ -179,7 +195,7 @@ class Core:
         self._backlog.retry()
         for camera in self._settings.cameras.values():
             self._flush(camera)
-            self._commit(camera, camera.pipeline.tick(self._camera_now(camera)))
+            self._commit(camera, camera.pipeline.tick(camera.now(self._clock)))
         self._late.answer_requests(self._settings)
         if self._settings.maintenance is not None and not self._backlog.waiting:
             self._settings.maintenance.run_once(self._backlog.write)
@@ -224,12 +240,6 @@ class Core:
                 partial(self._stores.boxes.append, camera.name, camera.session, frames), len(frames)
             )
 
-    def _camera_now(self, camera: CameraContext) -> float:
-        """Return the time by the camera's clock: a camera with a wrong clock must not end its alerts early or never."""
-        if camera.last_t is None:
-            return self._clock.now()
-        return camera.last_t + (self._clock.monotonic() - camera.last_at)
-
 
 def _meter(meter: Meter, message: CameraMeter) -> None:
     counted = {
@@ -260,3 +270,98 @@ def _meter(meter: Meter, message: CameraMeter) -> None:
             message.decoder,
         )
         meter.note(message.camera, now)
+
+
+class LateEscalations:
+    """Escalations of alerts that have been stored without one. Owner: the core's thread."""
+
+    def __init__(self, stores: CoreStores, backlog: WriteBacklog, clock: Clock) -> None:
+        self._stores = stores
+        self._backlog = backlog
+        self._clock = clock
+
+    def answer_requests(self, settings: CoreSettings) -> None:
+        """Answer what people and programs have asked for since the last call."""
+        self._stores.requests.answer_all(partial(self._escalate, settings), partial(self._ask, settings))
+
+    def take_rechecks(self, settings: CoreSettings) -> None:
+        """Escalate alerts that stayed at the edge where the appliance's own recheck asks for it."""
+        try:
+            rechecked = self._stores.decisions.rechecked(RECHECKS_PER_RUN)
+        except StoreUnavailable as error:
+            logger.info("second detections are taken into account later: %s", error)
+            return
+        for row in rechecked:
+            chance = max(row.inputs.chance, row.confidence) if row.rechecked != "unsure" else row.inputs.chance
+            known = replace(row.inputs, rechecked=row.rechecked, chance=chance)
+            camera = settings.cameras.get(row.alert.camera)
+            alert = alert_of(row.alert)
+            plan = camera.planner.reconsider(alert, row.event, known, self._clock.now()) if camera else None
+            self._backlog.write(partial(self._stores.decisions.note_recheck, row.id, known))
+            if plan is None or plan.escalation is None:
+                continue
+            logger.info("alert %s is asked about after a second detection: %s", alert.id, plan.route.reason)
+            self._store(settings, alert, plan.escalation, plan.route)
+
+    def _escalate(self, settings: CoreSettings, alert_id: str) -> RequestAnswer:
+        """Escalate what a person asks for, within privacy and budget; the router's own estimates do not prevent it."""
+        if settings.maintenance is None:
+            return RequestAnswer(False, "this site has no uplink")
+        if self._backlog.waiting:
+            return RequestAnswer(False, "the database cannot be written now")
+        try:
+            found = self._stores.decisions.last(alert_id)
+        except StoreUnavailable as error:
+            return RequestAnswer(False, str(error))
+        if found is None:
+            return RequestAnswer(False, "there is no such alert, or what made it is not kept any more")
+        asked = _ASKED.get(found.alert.delivery or "")
+        if asked:
+            return RequestAnswer(False, asked)
+        camera, alert, now = settings.cameras.get(found.alert.camera), alert_of(found.alert), self._clock.now()
+        if camera is None:
+            return RequestAnswer(False, "its camera is not watched any more")
+        plan = camera.planner.reconsider(alert, found.event, found.inputs, now, requested=True)
+        if plan is None:
+            return RequestAnswer(False, "its rule is not in the site file any more")
+        if plan.escalation is None:
+            return RequestAnswer(False, plan.route.reason)
+        self._store(settings, alert, plan.escalation, plan.route)
+        logger.info("alert %s is escalated: %s", alert.id, plan.route.reason)
+        return RequestAnswer(True, plan.route.reason)
+
+    def _ask(self, settings: CoreSettings, asked: ApiEscalation) -> RequestAnswer:
+        """Escalate a question that came through the API, as the router decides; what is refused leaves no row."""
+        camera = settings.cameras.get(asked.camera)
+        if camera is None or settings.maintenance is None:
+            return RequestAnswer(False, "this site has no uplink" if camera else "this camera is not watched")
+        if self._backlog.waiting:
+            return RequestAnswer(False, "the database cannot be written now")
+        plan = camera.planner.ask(asked, self._clock.now())
+        if plan.escalation is None:
+            return RequestAnswer(False, plan.route.reason, plan.route)
+        escalation = complete(plan.escalation, settings.language)
+        try:
+            self._stores.evidence.add_asked(escalation, asked.images, plan.route)
+        except StoreUnavailable as error:
+            return RequestAnswer(False, str(error))
+        settings.listener.alert_stored()
+        return RequestAnswer(True, plan.route.reason, plan.route)
+
+    def _store(self, settings: CoreSettings, alert: Alert, escalation: wire.Escalation, route: Route) -> None:
+        """Ask about an alert that was stored without an escalation."""
+        self._backlog.write(
+            partial(
+                self._stores.alerts.apply,
+                AlertChange("extended", alert),
+                escalation=complete(escalation, settings.language),
+                priority=route.priority,
+                route=route,
+            )
+        )
+        settings.listener.alert_stored()
+
+
+def complete(escalation: wire.Escalation, language: str) -> wire.Escalation:
+    """Add the site's language and this version; a replay leaves them out, so that all versions give the same log."""
+    return escalation.model_copy(update={"box_version": version(), "language": language})

@@ -63,6 +63,10 @@ class CameraContext:
     def session(self) -> str:
         return self.header.run if self.header is not None else ""
 
+    def now(self, clock: Clock) -> float:
+        """Return the time by the camera's clock: a camera with a wrong clock must not end its alerts early or never."""
+        return clock.now() if self.last_t is None else self.last_t + (clock.monotonic() - self.last_at)
+
     def take_over(self, old: CameraContext, *, unchanged: bool) -> None:
         """Go on where `old` stops: with its frames and session, and if nothing changed with its open alerts too."""
         self.header, self.last_t, self.last_at, self.buffered = old.header, old.last_t, old.last_at, old.buffered

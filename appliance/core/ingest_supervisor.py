@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from typing import IO, Protocol
 
 from appliance.base.backoff import Backoff
-from appliance.base.child_end import end_child
-from appliance.base.child_modules import INGEST
+from appliance.base.child_modules import INGEST, end_child
 from appliance.base.clock import Clock
 from appliance.base.detector_config import DetectorConfig
 from appliance.base.errors import UsageError, VedetteError

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from uuid import uuid4
 
@@ -239,7 +239,7 @@ class NetworkSwitch:
 
     def _refuse(self, wanted: _Wanted, now: _Wanted, table: InForceTable, why: str) -> None:
         """Leave in force what is, and put what is on probation in quarantine: the pointers then say what is."""
-        blamed = [ref for ref in _on_probation(table) if str(ref) in wanted.bundles - now.bundles]
+        blamed = [ref for ref in table.on_probation() if str(ref) in wanted.bundles - now.bundles]
         for ref in blamed:
             try:
                 self._store.quarantine(ref, f"it does not come up here: {why}")
@@ -330,9 +330,3 @@ class NetworkSwitch:
 
 def _bundle(slot: InForce | None) -> BundleRef | None:
     return None if slot is None else slot.bundle
-
-
-def _on_probation(table: InForceTable) -> Iterator[BundleRef]:
-    for slot in (table.everywhere, *table.cameras.values()):
-        if slot is not None and slot.state == "probation":
-            yield slot.bundle

@@ -15,8 +15,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from appliance.base.child_end import end_child
-from appliance.base.child_modules import APPLIANCE
+from appliance.base.child_modules import APPLIANCE, end_child
 from appliance.base.clock import Clock, local_day, local_weekday_minute
 from appliance.base.errors import ModelError
 from appliance.bundle.bundle_store import BundleStore

@@ -279,7 +279,7 @@ class ShadowTrial:
         values = {"file": str(memory / SAMPLE_FILE), "width": width, "height": height}
         answer = child.call("examine", values, wall_s=EXAMINE_S_MAX, cpu_s=EXAMINE_CPU_S)
         try:
-            frame = self._frame(task, sample, answer)
+            frame = _live_frame(task, sample, answer, self._costs[0].cpu_ms or 0.0)
         except (KeyError, TypeError, ValueError):
             raise ModelError("the child answered what makes no sense") from None
         self._failures = 0
@@ -287,20 +287,6 @@ class ShadowTrial:
         self.status = self._status("looking", "")
         if evidence.frames % REPORT_EVERY == 0:
             self._decide(task, evidence)
-
-    def _frame(self, task: ShadowTask, sample: SampledFrame, answer: Mapping[str, Any]) -> LiveFrame:
-        light = answer["light"]
-        beside = tuple(FoundObject(each["kind"], each["score"], rounded_box(each["box"])) for each in answer["objects"])
-        found = tuple(
-            FoundObject(
-                kind_of(each.label), round(common_score(each.score, sample.calibration.get(each.label)), 4),
-                rounded_box(each.box),
-            )
-            for each in sample.objects
-        )  # fmt: skip
-        live = SurveyedFrame(sample.t, light, self._costs[0].cpu_ms or 0.0, found)
-        child = SurveyedFrame(sample.t, light, answer["cpu_ms"], beside)
-        return LiveFrame(sample.camera, *((child, live) if task.is_live else (live, child)))
 
     def _decide(self, task: ShadowTask, evidence: LiveEvidence, failure: str = "") -> None:
         """Keep the report, and do what follows from it."""
@@ -358,3 +344,19 @@ class ShadowTrial:
             0 if evidence is None else evidence.frames, 0 if usage is None else usage.memory_bytes,
             (self._costs[1].cpu_ms or 0.0) / 1000 / EVERY_S,
         )  # fmt: skip
+
+
+def _live_frame(task: ShadowTask, sample: SampledFrame, answer: Mapping[str, Any], live_ms: float) -> LiveFrame:
+    """Return the objects of both networks in a frame. Raise KeyError, TypeError, ValueError: the answer is none."""
+    light = answer["light"]
+    beside = tuple(FoundObject(each["kind"], each["score"], rounded_box(each["box"])) for each in answer["objects"])
+    found = tuple(
+        FoundObject(
+            kind_of(each.label), round(common_score(each.score, sample.calibration.get(each.label)), 4),
+            rounded_box(each.box),
+        )
+        for each in sample.objects
+    )  # fmt: skip
+    live = SurveyedFrame(sample.t, light, live_ms, found)
+    child = SurveyedFrame(sample.t, light, answer["cpu_ms"], beside)
+    return LiveFrame(sample.camera, *((child, live) if task.is_live else (live, child)))

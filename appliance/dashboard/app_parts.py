@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from fastapi import FastAPI
 
 from appliance.base.clock import local_weekday_minute
+from appliance.canary.candidate_store import CandidateStore
 from appliance.canary.proof_store import ProofStore
 from appliance.config import DashboardSections
 from appliance.dashboard.access_rights import CameraOf, ViewLog, may
@@ -166,6 +167,7 @@ class DashboardParts:
             CascadeReader(self._db, probes),
             AgreementReader(self._alerts, self._drift.report),
             proofs := ProofStore(self._root), NetworkProver(decisions, self._root, self.jobs, proofs),
+            CandidateStore(self._root),
             ModelReader(decisions, probes, headroom, self._settings, self._puller),
             NotifyContext(config, probes, self._db, self._meter),
             probes.arming or Arming(config.arming, cameras, self._arming, self._clock, local_weekday_minute),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import secrets
 import zipfile
@@ -31,13 +30,12 @@ from appliance.media.recording_reader import RecordingReader
 from appliance.sandbox.sandbox import SandboxError
 from appliance.store.alert_search import AlertQuery
 from appliance.store.alerts import AlertStore
-from appliance.store.boxes import BoxStore
+from appliance.store.boxes import BoxStore, kept_boxes
 from appliance.store.database import Database
 from appliance.store.exports import ExportRow, ExportStore, Hide
 from appliance.store.paths import EVIDENCE, EXPORTS, SEGMENTS, inside
 from appliance.store.rows import AlertDetail, AlertRow
 from appliance.store.segments import SegmentStore
-from appliance.types import FrameBoxes, TrackedObject
 from appliance.web.templating import Templates
 
 logger = logging.getLogger(__name__)
@@ -190,7 +188,7 @@ class ClipExporter:
         alerts = [alert.alert] if alert is not None else self._alerts_of(row)
         own: dict[tuple[float, int], str] = {}
         if not frames and alert is not None:  # they were deleted with the recording
-            frames = self._stored_boxes(alert)
+            frames = kept_boxes(self._root, alert)
             own = {
                 (frame.t, each.track): str(each.track)
                 for frame in frames for each in frame.objects if each.track in alert.alert.tracks
@@ -214,29 +212,6 @@ class ClipExporter:
             each for each in self._alerts.page(None, ALERTS_MAX, wanted)
             if each.t_end is None or each.t_end >= row.t_start
         ]  # fmt: skip
-
-    def _stored_boxes(self, alert: AlertDetail) -> list[FrameBoxes]:
-        """Return the examined frames that are kept beside the clip; none where they cannot be read."""
-        piece = alert.piece("boxes")
-        if piece is None or piece.state != "ready":
-            return []
-        try:
-            stored = json.loads(inside(self._root, piece.path, EVIDENCE).read_bytes())
-            return [
-                FrameBoxes(
-                    camera=alert.alert.camera, seq=n, frame=n, t=float(frame["t"]), looked=True,
-                    objects=tuple(
-                        TrackedObject(
-                            track=int(each["track"]), label=str(each["label"]), score=float(each["score"]),
-                            box=(*map(float, each["box"]),),  # type: ignore[arg-type]
-                        )
-                        for each in frame["objects"]
-                    ),
-                )
-                for n, frame in enumerate(stored["frames"])
-            ]  # fmt: skip
-        except (OSError, StoreError, ValueError, KeyError, TypeError):
-            return []
 
 
 def _span_of(alert: AlertDetail, now: float) -> tuple[float, float]:

@@ -11,6 +11,7 @@ from fastapi import Depends
 from pydantic import Field
 
 from appliance.base.errors import ModelError
+from appliance.canary.candidate_store import CandidateStore
 from appliance.canary.judge import Outcome
 from appliance.canary.opponent import detector_with, opponent
 from appliance.canary.proof_store import PROOF_REPORT, ProofReport, ProofStore
@@ -190,6 +191,7 @@ class NetworkProver:
 
 
 ProofPart = Annotated[ProofStore, Depends(provided(ProofStore))]
+CandidatesPart = Annotated[CandidateStore, Depends(provided(CandidateStore))]
 ProverPart = Annotated[NetworkProver, Depends(provided(NetworkProver))]
 Log = Annotated[AccessLog, Depends(provided(AccessLog))]
 

@@ -18,7 +18,7 @@ from appliance.dashboard.cameras_api import Cameras
 from appliance.dashboard.cascade_api import CascadePart
 from appliance.dashboard.deps import Page, Rev
 from appliance.dashboard.models_api import REFUSALS, Models
-from appliance.dashboard.proofs_api import ProofItem, ProofPart, ProverPart
+from appliance.dashboard.proofs_api import CandidatesPart, ProofItem, ProofPart, ProverPart
 from appliance.dashboard.savings_api import (
     COST_DAYS,
     HEADLINE_AFTER_S,
@@ -134,10 +134,10 @@ def scenarios_page(rev: Rev, templates: TemplatesPart, exporter: Exporter, jobs:
 
 
 @router.get("/proofs")
-def proofs_page(rev: Rev, templates: TemplatesPart, store: ProofPart) -> HTMLResponse:
-    """Return the page of networks that were tried on the recording, with the frames that differ."""
-    found = [ProofItem.of(each) for each in store.all()]
-    return templates.page("proofs.html", here="/scenarios", rev=rev, found=found)
+def proofs_page(rev: Rev, templates: TemplatesPart, store: ProofPart, candidates: CandidatesPart) -> HTMLResponse:
+    """Return the page of networks and settings that were tried on the recording, with the frames that differ."""
+    found, waiting = [ProofItem.of(each) for each in store.all()], [each.name for each in candidates.waiting()]
+    return templates.page("proofs.html", here="/scenarios", rev=rev, found=found, waiting=waiting)
 
 
 @router.get("/agreement")

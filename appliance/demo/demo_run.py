@@ -25,7 +25,6 @@ from appliance.base.child_modules import APPLIANCE, CLOUD_WORKER, RTSP_SERVER
 from appliance.base.clock import Clock, SystemClock
 from appliance.base.errors import MissingDependency, SourceRefused, UsageError, VedetteError, printable, redact
 from appliance.demo import demo_config
-from appliance.demo.camera_clip import as_camera_clip
 from appliance.demo.demo_config import (
     DASHBOARD_PORT,
     NO_VLM,
@@ -40,6 +39,7 @@ from appliance.demo.demo_config import (
     lock_data_folder,
     probe_vlm,
 )
+from appliance.demo.looping_clip import as_camera_clip
 
 TIMEOUT_S = 3.0  # of the demo's own dashboard on loopback, also on a busy laptop
 ANSWER_BYTES_MAX = 4 * 1024 * 1024  # a page of alerts has some 100 kB
@@ -135,7 +135,7 @@ class DemoConsole:
         if self._as_json:
             line = json.dumps({"event": event, "t": round(now, 3), **fields})
         else:
-            line = f"{_clock_time(now)}  {text}" if stamped else text
+            line = f"{datetime.fromtimestamp(now).astimezone():%H:%M:%S}  {text}" if stamped else text
         try:
             print(redact(line if self._as_json else printable(line)), file=self._out, flush=True)
         except BrokenPipeError:
@@ -190,10 +190,6 @@ class AlertReporter:
 
 def _sentence(reason: str) -> str:
     return f" - {reason}" if reason else ""
-
-
-def _clock_time(t: float) -> str:
-    return datetime.fromtimestamp(t).astimezone().strftime("%H:%M:%S")
 
 
 LOG_BYTES_MAX = 4 * 1024 * 1024  # of one program; some 30,000 lines

@@ -71,10 +71,6 @@ class CudaRuntime:
         """
         return checked_call(self._api, name, given, self._api.cudaGetErrorString)
 
-    def make_current(self) -> None:
-        """Let calls of the CUDA driver in this thread mean this GPU. Raises DetectorError."""
-        self.call("cudaSetDevice", 0)
-
     def buffer(self, size: int) -> CudaBuffer:
         """Memory on both sides. Raises DetectorError: there is not as much."""
         made = CudaBuffer(0, 0, max(1, size))
@@ -103,10 +99,6 @@ class CudaRuntime:
     def wait(self) -> None:
         """Until all that was enqueued is done; what failed on the GPU is raised here."""
         self.call("cudaStreamSynchronize", self.stream)
-
-    def wait_for_default_stream(self) -> None:
-        """Until what other libraries have enqueued is done, as far as they chose no stream of their own."""
-        self.call("cudaStreamSynchronize", 0)
 
     def begin_capture(self) -> None:
         """Begin to record what is enqueued, instead of doing it."""

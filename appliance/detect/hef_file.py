@@ -12,6 +12,7 @@ from pydantic import Field, ValidationError
 
 from appliance.base.config_model import ConfigModel
 from appliance.base.errors import ModelError, unreadable_model
+from appliance.base.json_lines import first_problem
 from appliance.detect.class_labels import COCO_80
 from appliance.detect.protobuf_reader import protobuf_fields
 
@@ -98,8 +99,7 @@ def read_notes(path: Path) -> HefNotes:
     except OSError as error:
         raise unreadable_model(f"{notes}:", error) from None
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        raise ModelError(f"{notes}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        raise ModelError(f"{notes}: {first_problem(error)}") from None
 
 
 def notes_file(path: Path) -> Path:

@@ -137,7 +137,8 @@ class ModelDownload:
                 done = 0
                 part.seek(0)
                 part.truncate()
-            whole = done + _length(response.headers.get("Content-Length", ""))
+            length = response.headers.get("Content-Length", "")
+            whole = done + (int(length) if length.isdigit() else 0)
             self._check_room(max(whole, bundle.bytes) - done, bundle)
             for block in response.iter_raw():
                 part.write(block)
@@ -195,7 +196,3 @@ def _continues(content_range: str, done: int) -> bool:
     """Return whether `bytes 100-199/200` goes on at `done` (RFC 9110, 14.4)."""
     unit, _, rest = content_range.partition(" ")
     return unit == "bytes" and rest.partition("-")[0] == str(done)
-
-
-def _length(text: str) -> int:
-    return int(text) if text.isdigit() else 0

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from appliance.base.detector_config import HeadName, Precision
 from appliance.base.errors import ModelError
+from appliance.base.json_lines import first_problem
 from appliance.bundle.bundle_store import STORE_FOLDER, BundleStore
 from appliance.bundle.manifest import (
     MANIFEST_FILE,
@@ -408,8 +409,7 @@ def _manifest(path: Path) -> dict[str, ModelEntry]:
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ModelError(f"{path} cannot be read: {error}") from None
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        raise ModelError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        raise ModelError(f"{path}: {first_problem(error)}") from None
 
 
 def _looked(places: tuple[Path, ...]) -> str:

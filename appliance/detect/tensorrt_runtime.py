@@ -258,8 +258,8 @@ class TensorrtRuntime:
 
     def _lay(self, frames: Sequence[GpuFrame], places: Sequence[Placement], pixels: PixelRange) -> None:
         """Enqueue the kernel for each frame. The kernel is compiled with the first."""
-        self._cuda.make_current()
-        self._cuda.wait_for_default_stream()  # on which NVDEC writes, and which ours does not wait for
+        self._cuda.call("cudaSetDevice", 0)  # calls of the CUDA driver in this thread mean this GPU
+        self._cuda.call("cudaStreamSynchronize", 0)  # the default stream: NVDEC writes on it, and ours does not wait
         if self._kernel is None:
             self._kernel = Nv12Kernel(self._cuda.gpu.compute)
         kind, at = self._dtypes[self._takes.frame], self._buffers[self._takes.frame].device

@@ -319,11 +319,13 @@ def _yolo_family(answer: TrialOutput, wanted: HeadName) -> OutputHead:
     if array.ndim != 3 or array.shape[0] != 1:
         raise UnknownLayout("its output is not [1, rows, columns]")
     _, rows, columns = array.shape
-    anchors = {_anchors(answer.size, strides): strides for strides in STRIDES}
+    width, height = answer.size
+    anchors = {sum((width // stride) * (height // stride) for stride in strides): strides for strides in STRIDES}
     fits: list[OutputHead] = []
     if wanted in ("auto", "yolox") and rows in anchors and columns >= 6:
         strides = anchors[rows]
-        raw = not _in_pixels(answer.size, np.asarray(array[0], np.float32))
+        first = np.asarray(array[0, :, 0], np.float32)
+        raw = float(first.mean()) <= width / 8  # else its boxes are decoded already (--decode_in_inference)
         fits.append(YoloxHead(name, columns - 5, _cells(answer.size, strides) if raw else None, strides))
     if wanted in ("auto", "yolo") and columns in anchors and rows >= 5:
         fits.append(YoloHead(name, rows - 4))
@@ -344,15 +346,6 @@ def _end_to_end(name: str, array: Array) -> EndToEndHead:
     if 0.0 < reach <= 2.0:
         raise UnknownLayout("its [1, n, 6] rows are not in pixels (an Ultralytics RT-DETR export?)")
     return EndToEndHead(name)
-
-
-def _anchors(size: tuple[int, int], strides: tuple[int, ...]) -> int:
-    return sum((size[0] // stride) * (size[1] // stride) for stride in strides)
-
-
-def _in_pixels(size: tuple[int, int], rows: Floats) -> bool:
-    """Return whether the boxes of the trial run `rows` are decoded already (--decode_in_inference)."""
-    return float(rows[:, 0].mean()) > size[0] / 8
 
 
 def _cells(size: tuple[int, int], strides: tuple[int, ...]) -> Floats:

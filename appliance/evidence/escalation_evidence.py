@@ -329,7 +329,9 @@ class EscalationEvidenceMaker:
             if job.plan.images == "frame" and not job.files:
                 job.files = self._files.still_as_frame(job.detail)
             if job.plan.clip:
-                job.files += self._files.clip(job.detail, *self._clip_span(job))
+                job.files += self._files.clip(
+                    job.detail, job.event.t - self._settings.span_s, job.event.t, _clip_end(job.event)
+                )
         except EvidenceError as error:
             self._retries.failed(self.key(job.escalation))
             if disk_may_recover(error, job.age_s):
@@ -338,9 +340,6 @@ class EscalationEvidenceMaker:
             if job.escalation.step:
                 return self._close_unsure(job, str(error))
         return self._make_ready(job)
-
-    def _clip_span(self, job: _EscalationJob) -> tuple[float, float, float]:
-        return job.event.t - self._settings.span_s, job.event.t, _clip_end(job.event)
 
     def _cut(self, job: _EscalationJob, moments: Sequence[EvidenceMoment]) -> list[CutImage]:
         if not moments:
@@ -408,11 +407,8 @@ def _event_of(escalation: EscalationRow, detail: AlertDetail) -> Event:
     """Return the event that the escalation is about; it is built from its body if the table does not hold it."""
     same = [event for event in detail.events if event.rule == escalation.body.rule] or list(detail.events)
     found = min(same, key=lambda event: abs(event.t - escalation.body.t), default=None)
-    return found or _event_from_body(escalation.body)
-
-
-def _event_from_body(body: wire.Escalation) -> Event:
-    return Event(camera=body.camera, rule=body.rule, kind="enter", track=-1, label=body.label, t=body.t)
+    body = escalation.body
+    return found or Event(camera=body.camera, rule=body.rule, kind="enter", track=-1, label=body.label, t=body.t)
 
 
 def _clip_end(event: Event) -> float:

@@ -25,7 +25,7 @@ from pydantic import ValidationError
 
 from appliance.base.clock import SystemClock
 from appliance.base.errors import DetectorError, MissingDependency, ModelError, UsageError
-from appliance.base.json_lines import WireError, decode_command
+from appliance.base.json_lines import WireError, decode_command, first_problem
 from appliance.base.malloc import hold_little, spare_what_stays
 from appliance.base.telemetry import configure_logging
 from appliance.base.threads import Service, ServiceGroup
@@ -144,8 +144,7 @@ def _read_site() -> IngestConfig:
     try:
         return IngestConfig.model_validate_json(line)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        raise UsageError(f"configuration: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        raise UsageError(f"configuration: {first_problem(error)}") from None
 
 
 def try_settings() -> int:

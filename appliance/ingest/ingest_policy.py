@@ -67,7 +67,10 @@ class IngestPolicy:
             with contextlib.suppress(OSError):
                 folder.mkdir(parents=True, exist_ok=True)
         needs = IngestNeeds.of(site)
-        files = list(_camera_files(needs.files))
+        files = []
+        for url in needs.files:
+            with contextlib.suppress(SourceError):
+                files.append(clip_path(url))
         memory = live_memory(root)
         cameras = camera_policy(files, needs.ports)
         self.policy = replace(
@@ -126,12 +129,6 @@ def _network_files(site: IngestConfig) -> Iterator[Path]:
     for path in (Path(each).expanduser() for each in named):
         if path.is_file():
             yield from path.parent.glob(f"{glob.escape(path.stem)}*")
-
-
-def _camera_files(urls: Iterable[str]) -> Iterator[Path]:
-    for url in urls:
-        with contextlib.suppress(SourceError):
-            yield clip_path(url)
 
 
 def _identities(paths: Iterable[Path]) -> dict[Path, tuple[int, int] | None]:

@@ -20,6 +20,7 @@ from appliance.analysis.camera_analysis import CameraAnalysis
 from appliance.analysis.frame_selector import WorkShare
 from appliance.analysis.session_tracks import ObjectTracker
 from appliance.base.clock import Clock
+from appliance.base.json_lines import first_problem
 from appliance.base.malloc import TRIM_EVERY_S, trim_heaps
 from appliance.detect.detector import ObjectDetector, VariableInput, fallback_reason, load, prefer_labels
 from appliance.health.tamper_detector import TamperDetector
@@ -234,9 +235,7 @@ class IngestProcess:
         try:
             self._wanted = _CAMERAS.validate_python(cameras)
         except ValidationError as error:
-            logger.error(
-                "the new cameras are refused: %s", error.errors(include_url=False, include_input=False)[0]["msg"]
-            )
+            logger.error("the new cameras are refused: %s", first_problem(error))
 
     def _apply_wanted(self) -> None:
         wanted, self._wanted = self._wanted, None

@@ -76,7 +76,8 @@ class SocketFinder:
             turn = self._turns.setdefault(address, threading.Lock())
         mine = turn.acquire(timeout=TURN_S_MAX)
         try:
-            yield NewSocket(_sockets_to(address[1]) if mine else None, address[1])
+            before = {inode for inode, fd in _sockets() if _peer_port(fd) == address[1]} if mine else None
+            yield NewSocket(before, address[1])
         finally:
             if mine:
                 turn.release()
@@ -109,11 +110,6 @@ class NewSocket:
         for meter in heard:
             meter.close()
         return None
-
-
-def _sockets_to(port: int) -> set[int]:
-    """Return the inodes of this process's TCP sockets that are connected to `port` somewhere."""
-    return {inode for inode, fd in _sockets() if _peer_port(fd) == port}
 
 
 def _sockets() -> Iterator[tuple[int, int]]:

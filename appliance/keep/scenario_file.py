@@ -82,7 +82,10 @@ def derive_truth(events: Iterable[KnownEvent], clip: tuple[float, float]) -> Kep
     known = sorted(events, key=lambda each: each.event.t)
     right = [_expected(each, clip) for each in known if each.known == "right"]
     never = _barred([each for each in known if each.known == "false"], right, clip)
-    may = [_optional(each, clip) for each in known if each.known not in ("right", "false")]
+    may = [
+        replace(_expectation_of(each.event, clip), optional=True, note=_OPTIONAL_NOTES[each.known])
+        for each in known if each.known not in ("right", "false")
+    ]  # fmt: skip
     free = [trimmed for entry in may if (trimmed := _trimmed(entry, never)) is not None]
     must = [_trimmed(entry, never) or entry for entry in right]
     expect = sorted([*must, *free], key=lambda entry: (entry.at or 0.0, entry.optional))
@@ -114,10 +117,6 @@ _OPTIONAL_NOTES = {
     "open": "of another alert, which nobody has reviewed",
     "there already": "was there already when the clip begins",
 }
-
-
-def _optional(each: KnownEvent, clip: tuple[float, float]) -> KeptExpectation:
-    return replace(_expectation_of(each.event, clip), optional=True, note=_OPTIONAL_NOTES[each.known])
 
 
 def _barred(

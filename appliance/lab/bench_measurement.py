@@ -24,6 +24,7 @@ from appliance.analysis.session_tracks import InferenceRequest, SessionTracks
 from appliance.base.clock import Clock, SystemClock, process_cpu_s
 from appliance.base.detector_config import DetectorConfig
 from appliance.base.errors import DetectorError, MissingDependency, VedetteError
+from appliance.base.machine import process_usage
 from appliance.detect import detector
 from appliance.detect.detector import ObjectDetector
 from appliance.detect.network_detector import NetworkDetector
@@ -38,7 +39,6 @@ from appliance.types import Detections, DropReason
 WARM_UP = 3  # the first inferences allocate and choose kernels
 RUNS_MIN = 10  # a median and its spread
 CAMERAS = (1, 4, 16)  # one, a house, and a small site
-SMAPS = Path("/proc/self/smaps_rollup")
 _CLOCK = SystemClock()
 
 
@@ -95,7 +95,8 @@ def measure(settings: DetectorConfig, seconds: float, threads: Sequence[int]) ->
         network.detect([frame])
         took.append((_CLOCK.monotonic() - at) * 1000)
     meter = process_cpu_s if detector.with_device(settings).device == "cpu" else _CLOCK.monotonic
-    memory_mb = round(_pss_mb(), 1)
+    usage = process_usage(os.getpid())
+    memory_mb = 0.0 if usage is None else round(usage.memory_bytes / 2**20, 1)
     cpu_ms, joules = (process_cpu_s() - cpu) * 1000 / len(took), energy.joules()
     by_batch: dict[int, float] = {}
     compared = None
@@ -154,15 +155,6 @@ def _rate(network: ObjectDetector, frame: NDArray[np.uint8], threads: int, secon
     with ThreadPoolExecutor(threads) as pool:
         done = sum(pool.map(work, range(threads)))
     return done / (_CLOCK.monotonic() - began)
-
-
-def _pss_mb(path: Path = SMAPS) -> float:
-    """Return the proportional memory of this process; 0.0: the kernel does not tell."""
-    try:
-        row = next(line for line in path.read_text().splitlines() if line.startswith("Pss:"))
-    except (OSError, StopIteration):
-        return 0.0
-    return int(row.split()[1]) / 1024
 
 
 def main() -> None:

@@ -19,13 +19,13 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
 from appliance import config
 from appliance.base.clock import SystemClock, parse_moment
-from appliance.base.console import CommandProgress, text_console
+from appliance.base.console import COUNTED, CommandProgress, text_console
 from appliance.base.errors import EvidenceError, StoreError, UsageError
 from appliance.config import DecisionConfig, StorageConfig
+from appliance.keep.scenario_exporter import own_clip, recorded_segments
 from appliance.lab.export_folder import (
     NO_CONSENT,
     NOT_REVIEWED,
@@ -60,25 +60,18 @@ from appliance.media.atomic_file import DiskWriteError
 from appliance.media.recorded import RecordedSegment
 from appliance.media.stills import Still, cut_stills, encode_jpeg
 from appliance.store.archive import StorageArchive
-from appliance.store.paths import EVIDENCE, SEGMENTS, evidence_folder, inside
+from appliance.store.boxes import kept_boxes
+from appliance.store.paths import EVIDENCE, evidence_folder, inside
 from appliance.store.rows import AlertDetail, AlertRow
 from appliance.types import FrameBoxes, Review, TrackedObject
-
-_FILE_BYTES_MAX = 64 * 1024 * 1024  # a still has under 2 MB; a larger file is damaged
 
 
 def examined_frames(archive: StorageArchive, detail: AlertDetail) -> list[FrameBoxes]:
     """Return the examined frames of an alert, oldest first: those kept beside its clip, else from the store."""
     alert = detail.alert
     end = alert.t_start if alert.t_end is None else alert.t_end
-    row = detail.piece("boxes")
-    if row is not None and row.state == "ready":
-        try:
-            frozen = _read(inside(archive.root, row.path, EVIDENCE), alert.camera)
-        except (EvidenceError, StoreError):
-            frozen = []
-        if frozen:
-            return [frame for frame in frozen if alert.t_start <= frame.t <= end]
+    if kept := kept_boxes(archive.root, detail):
+        return [frame for frame in kept if alert.t_start <= frame.t <= end]
     return [frame for frame in archive.examined_frames(alert.camera, alert.t_start, end, alert.run) if frame.looked]
 
 
@@ -150,29 +143,6 @@ def _spread(frames: Sequence[FrameBoxes], count: int) -> list[FrameBoxes]:
     return [frames[round(index * last / max(1, count - 1))] for index in range(count)]
 
 
-def _read(path: Path, camera: str) -> list[FrameBoxes]:
-    try:
-        if path.stat().st_size > _FILE_BYTES_MAX:
-            raise EvidenceError(f"{path.name} is over {_FILE_BYTES_MAX} bytes")
-        frames = json.loads(path.read_bytes())["frames"]
-        return [
-            FrameBoxes(
-                camera=camera,
-                seq=seq,
-                frame=seq,
-                t=float(frame["t"]),
-                looked=True,
-                objects=tuple(
-                    TrackedObject(track=each["track"], label=each["label"], score=each["score"], box=tuple(each["box"]))
-                    for each in frame["objects"]
-                ),
-            )
-            for seq, frame in enumerate(frames)
-        ]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise EvidenceError(f"{path.name} cannot be read: {error}") from None
-
-
 EXPORT_JPEG_QUALITY = 92  # so that a network does not learn our compression
 
 
@@ -188,10 +158,12 @@ class ExportImage:
 def cut_images(archive: StorageArchive, detail: AlertDetail, times: Sequence[float]) -> Mapping[float, ExportImage]:
     """Return the images of as many of `times` as can be had. Raises StoreError."""
     found: dict[float, ExportImage] = {}
-    for source in (_segments, _own_clip):
+    alert = detail.alert
+    end = alert.t_start if alert.t_end is None else alert.t_end
+    for source in (recorded_segments(archive, alert.camera, alert.t_start - 1, end + 1), own_clip(archive, detail)):
         missing = [t for t in times if t not in found]
         if missing:
-            found |= _from(source(archive, detail), missing)
+            found |= _from(source, missing)
     return found
 
 
@@ -205,24 +177,6 @@ def still_image(archive: StorageArchive, detail: AlertDetail) -> tuple[float, Ex
     except (OSError, StoreError):
         return None
     return row.t_start, ExportImage(data, row.width, row.height)
-
-
-def _segments(archive: StorageArchive, detail: AlertDetail) -> list[RecordedSegment]:
-    alert = detail.alert
-    end = alert.t_start if alert.t_end is None else alert.t_end
-    found = []
-    for row in archive.segments(alert.camera, alert.t_start - 1, end + 1):
-        with contextlib.suppress(StoreError):
-            found.append(RecordedSegment(inside(archive.root, row.path, SEGMENTS), row.t_start, row.t_end))
-    return [each for each in found if each.path.is_file()]
-
-
-def _own_clip(archive: StorageArchive, detail: AlertDetail) -> list[RecordedSegment]:
-    row = detail.piece("clip")
-    if row is None or row.state != "ready":
-        return []
-    path: Path = inside(archive.root, row.path, EVIDENCE)
-    return [RecordedSegment(path, row.t_start, row.t_end)] if path.is_file() else []
 
 
 def _from(source: Sequence[RecordedSegment], times: Sequence[float]) -> dict[float, ExportImage]:
@@ -576,7 +530,6 @@ def _print(report: ExportReport, to: Path, zipped: Path | None, console: Console
 
 @contextlib.contextmanager
 def _progress(*, quiet: bool) -> Iterator[ExportProgress]:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with CommandProgress(*columns, quiet=quiet) as bar:
+    with CommandProgress(*COUNTED, quiet=quiet) as bar:
         task = bar.add_task("exporting alerts", total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -49,7 +49,9 @@ def keyframe_kind(codec: str, extradata: bytes, data: memoryview) -> KeyframeKin
     """codec: `h264`, `hevc` or another; extradata: of the stream, says how the units are parted; data: the packet."""
     if codec not in _SLICE_TYPES:
         return "unknown"
-    for first_byte in _first_bytes(data, _length_size(codec, extradata)):
+    length_size = _length_size(codec, extradata)
+    # The units are not copied: this runs for every packet of every camera.
+    for first_byte in _after_lengths(data, length_size) if length_size else _after_start_codes(data):
         number = _type_of_byte(codec, first_byte)
         if number in _SLICE_TYPES[codec]:
             whole = number == 5 if codec == "h264" else 16 <= number <= 21
@@ -99,11 +101,6 @@ def _length_size(codec: str, extradata: bytes) -> int:
     if len(extradata) <= at or extradata[0] != 1:
         return 0
     return (extradata[at] & 3) + 1
-
-
-def _first_bytes(data: memoryview, length_size: int) -> Iterator[int]:
-    """First byte of each unit, without copying the units: this runs for every packet of every camera."""
-    return _after_lengths(data, length_size) if length_size else _after_start_codes(data)
 
 
 def _after_lengths(data: memoryview, length_size: int) -> Iterator[int]:

@@ -22,7 +22,7 @@ from fractions import Fraction
 
 import av
 
-from appliance.base.child_end import end_child
+from appliance.base.child_modules import end_child
 from appliance.media.hardware_codec import DecodeWay, HardwareFailed, decoder_of
 from appliance.media.source import SECOND_US, StreamInfo
 from appliance.sandbox.sandbox import child_environment

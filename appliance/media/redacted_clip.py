@@ -33,7 +33,7 @@ from appliance.media.recorded import (
 )
 from appliance.media.rendition import THREADS, FrameWriter
 from appliance.media.segment_reader import open_segment
-from appliance.media.stills import CELLS, GREY, GROW
+from appliance.media.stills import GREY, GROW, mosaic
 from appliance.types import Box
 
 HEIGHT_MAX = 1080  # lines: a face in the box stays as sharp as most cameras record it
@@ -146,11 +146,11 @@ class _RedactedClip:
         own = [(box, [_part(each, box, self.size[1]).copy() for each in yuv]) for box in self._boxes.own(t)]
         if others is None:
             for each in yuv:
-                each[:] = _mosaic(each)
+                each[:] = mosaic(each)
         else:
             for box in others:
                 for part in (_part(each, box, self.size[1], outward=True) for each in yuv):
-                    part[:] = _mosaic(part)
+                    part[:] = mosaic(part)
         for box, kept in own:
             for plane, part in zip(yuv, kept, strict=True):
                 _part(plane, box, self.size[1])[:] = part
@@ -250,13 +250,3 @@ def _part(plane: Plane, box: Box, whole_height: int, *, outward: bool = False) -
 def _grown(box: Box) -> Box:
     dx, dy = (box[2] - box[0]) * GROW, (box[3] - box[1]) * GROW
     return box[0] - dx, box[1] - dy, box[2] + dx, box[3] + dy
-
-
-def _mosaic(plane: Plane) -> Plane:
-    """Return the means of squares, CELLS across the shorter side: nothing of what was inside can be computed back."""
-    height, width = plane.shape
-    if not plane.size:
-        return plane
-    cell = max(2, -(-min(height, width) // CELLS))
-    small = cv2.resize(plane, (max(1, width // cell), max(1, height // cell)), interpolation=cv2.INTER_AREA)
-    return np.asarray(cv2.resize(small, (width, height), interpolation=cv2.INTER_NEAREST), np.uint8)

@@ -61,12 +61,12 @@ def redact(image: Pixels, hidden: Redaction) -> Pixels:
     """`image` (H, W, 3) as it may leave the site. The alert's own objects stay visible, except under a mask."""
     redacted = image
     if hidden.blur == "surroundings" or (hidden.blur == "people" and hidden.others is None):
-        redacted = _mosaic(image)
+        redacted = mosaic(image)
     elif hidden.blur == "people" and hidden.others:
         redacted = image.copy()
         for box in hidden.others:
             part = _part(redacted, _grown(box, GROW))
-            part[:] = _mosaic(part)
+            part[:] = mosaic(part)
     if redacted is not image:
         for box in hidden.own:
             _part(redacted, _grown(box, OWN_GROW))[:] = _part(image, _grown(box, OWN_GROW))
@@ -139,9 +139,11 @@ def _part(image: Pixels, box: Box) -> Pixels:
     return image[top : max(bottom, top + 1), left : max(right, left + 1)]
 
 
-def _mosaic(image: Pixels) -> Pixels:
-    """Means of squares: unlike a blur, nothing of what was inside a square can be computed back."""
+def mosaic(image: Pixels) -> Pixels:
+    """Return the means of squares, CELLS across the shorter side: nothing of what was inside can be computed back."""
     height, width = image.shape[:2]
+    if not image.size:
+        return image
     cell = max(2, -(-min(height, width) // CELLS))
     small = cv2.resize(image, (max(1, width // cell), max(1, height // cell)), interpolation=cv2.INTER_AREA)
     return cast("Pixels", np.asarray(cv2.resize(small, (width, height), interpolation=cv2.INTER_NEAREST), np.uint8))
@@ -333,7 +335,7 @@ def _decode(segment: RecordedSegment, positions: Sequence[_FramePosition]) -> It
                 for frame in opened.stream.codec_context.decode(packet):
                     position = None if frame.pts is None else wanted.pop(frame.pts, None)
                     if position is not None:
-                        yield position, Still(position.t, _bgr(frame))
+                        yield position, Still(position.t, cast("NDArray[np.uint8]", frame.to_ndarray(format="bgr24")))
                 if not wanted:
                     return
         except FFmpegError as error:
@@ -369,7 +371,3 @@ def _bgr_within(frame: av.VideoFrame, side_max: int) -> NDArray[np.uint8]:
     width, height = (max(1, round(side * scale)) for side in (frame.width, frame.height))
     small = frame.reformat(width=width, height=height, format="bgr24", interpolation="AREA")
     return cast("NDArray[np.uint8]", small.to_ndarray())
-
-
-def _bgr(frame: av.VideoFrame) -> NDArray[np.uint8]:
-    return cast("NDArray[np.uint8]", frame.to_ndarray(format="bgr24"))

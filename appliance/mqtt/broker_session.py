@@ -21,12 +21,12 @@ from appliance.base.errors import MissingDependency, UsageError
 from appliance.base.tcpinfo import bytes_on_wire, failed_connect_bytes, ip_version, segment_bytes_max, tcp_bytes
 from appliance.base.telemetry import LogThrottle
 from appliance.config import MqttConfig
+from appliance.config.values import Finding
 from appliance.mqtt.discovery import OFFLINE
 
 if TYPE_CHECKING:
     from paho.mqtt.client import Client
 from collections.abc import Iterator
-from typing import Literal, NamedTuple
 
 from appliance.base.clock import SystemClock
 
@@ -274,28 +274,20 @@ def _cause(error: Exception) -> str:
 _POLL_S = 0.2  # a person waits for the answer
 
 
-class BrokerFinding(NamedTuple):
-    """About which key, how it is, and what to do."""
-
-    about: str
-    level: Literal["ok", "warning", "unreachable", "wrong"]
-    text: str
-
-
-def check_mqtt(mqtt: MqttConfig, *, contact: bool) -> Iterator[BrokerFinding]:
+def check_mqtt(mqtt: MqttConfig, *, contact: bool) -> Iterator[Finding]:
     """contact: whether the broker may be connected to; nothing is published."""
     if mqtt.password is not None and not mqtt.uses_tls and not mqtt.local:
         text = "what is published, and the password with it, can be read on the way: use mqtts://"
-        yield BrokerFinding("mqtt.url", "warning", text)
+        yield Finding("mqtt.url", "warning", text)
     if mqtt.commands and mqtt.user is None:
         text = "whoever reaches the broker can disarm the site: give it users, and set `user` and `password`"
-        yield BrokerFinding("mqtt.commands", "warning", text)
+        yield Finding("mqtt.commands", "warning", text)
     clock = SystemClock()
     try:
         # A client id of its own: with the running appliance's it would throw that one out.
         session = BrokerSession(mqtt, "", None, clock, lambda message: None, lambda amount: None)
     except UsageError as error:
-        yield BrokerFinding("mqtt", "wrong", str(error))
+        yield Finding("mqtt", "wrong", str(error))
         return
     if not contact:
         return
@@ -303,7 +295,7 @@ def check_mqtt(mqtt: MqttConfig, *, contact: bool) -> Iterator[BrokerFinding]:
     while not session.connected and not session.error and clock.monotonic() < until:
         session.run_once(_POLL_S)
     if session.connected:
-        yield BrokerFinding("mqtt", "ok", f"{mqtt} lets us in")
+        yield Finding("mqtt", "ok", f"{mqtt} lets us in")
     else:
-        yield BrokerFinding("mqtt", "unreachable", f"{mqtt}: {session.error or 'no answer'}; it would be tried again")
+        yield Finding("mqtt", "unreachable", f"{mqtt}: {session.error or 'no answer'}; it would be tried again")
     session.close()

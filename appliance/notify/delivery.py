@@ -12,6 +12,7 @@ from functools import partial
 from hashlib import sha256
 from typing import Literal
 
+from appliance.base.backoff import Backoff
 from appliance.base.clock import Clock
 from appliance.base.errors import StoreUnavailable
 from appliance.base.telemetry import LogThrottle
@@ -19,11 +20,10 @@ from appliance.config import Target
 from appliance.notify.health_notices import HealthNotices, SystemStatus
 from appliance.notify.message import MessageBuilder, MessageSender, NotificationMessage, SendResult
 from appliance.notify.notice_policy import PRIVACY_FORBIDS, NoticeInput, decide_notice
-from appliance.notify.target_connection import TargetConnection
 from appliance.store.alerts import AlertStore
 from appliance.store.audit import AuditKind, AuditRow
 from appliance.store.health_events import HealthEventStore
-from appliance.store.meter import Meter
+from appliance.store.meter import Meter, Metric, MetricName
 from appliance.store.notices import ONE_INCIDENT, NewNotice, NoticeState, NoticeStore, OpenNotice, SentMessage
 from appliance.store.rows import AlertDetail
 from appliance.types import SEVERITIES, Alert
@@ -32,6 +32,9 @@ POLL_S = 1.0  # a notice goes within a second of its alert
 UNSTORED_MAX = 50  # alerts that the full disk does not take, kept in memory for one target
 UNRECORDED_MAX = 1000  # messages that arrived and cannot be recorded yet
 STILL_WAIT_S = 6.0  # for which a message with a picture waits for the still of its alert
+BACKOFF_FIRST_S, BACKOFF_LAST_S = 2.0, 300.0  # a phone is told within minutes once the service is back
+AWAY_S_MAX = 25.0  # a target that is away, or has trouble of its own, comes back by itself
+LOCAL_BYTES = Metric(MetricName.NOTICE_LOCAL_BYTES)
 
 Outcome = Literal["told", "updated", "withdrawn", "quiet", "forbidden", "given_up"]
 """How a notice ended: the first message arrived, a later one did, or why none was sent."""
@@ -402,3 +405,68 @@ def _sent_message(
 def _audit_row(now: float, camera: str, kind: AuditKind, sent: bytes, why: str) -> AuditRow:
     digest = sha256(sent).hexdigest()
     return AuditRow(t=now, camera=camera, escalation="", kind=kind, bytes=len(sent), sha256=digest, why=why)
+
+
+class TargetConnection:
+    """Sends to one target. Owner: the notifier's loop; its figures may be read by any thread.
+
+    failing_since: UTC seconds of the first failure since a message arrived; None: the last one arrived. failures:
+    attempts that did not arrive.
+    """
+
+    def __init__(self, name: str, target: Target, sender: MessageSender, meter: Meter, clock: Clock) -> None:
+        self.failing_since: float | None = None
+        self.error = ""
+        self.failures = 0
+        self._name = name
+        self._target = target
+        self._sender = sender
+        self._meter = meter
+        self._clock = clock
+        self._backoff = Backoff(BACKOFF_FIRST_S, BACKOFF_LAST_S)
+        self._try_at = float("-inf")
+        self._throttle = LogThrottle(logger, clock)
+
+    @property
+    def rests(self) -> bool:
+        """True while a failure is too recent to try again."""
+        return self._clock.monotonic() < self._try_at
+
+    async def send(self, message: NotificationMessage) -> SendResult:
+        """Send one message and return what came of it."""
+        result = await self._sender.send(message)
+        self._count_bytes(message.camera, result.sent)
+        if result.ok:
+            self._succeeded()
+        elif not result.refused:
+            self._failed(result)
+        return result
+
+    async def close(self) -> None:
+        """Close the connection."""
+        await self._sender.close()
+
+    def _count_bytes(self, camera: str, sent: int) -> None:
+        add = self._meter.add
+        if self._target.local:
+            add(camera, LOCAL_BYTES, sent)
+            return
+        add(camera, Metric(MetricName.UPLINK_BYTES), sent)
+        add(camera, Metric(MetricName.UPLINK_BYTES, "notice"), sent)
+
+    def _succeeded(self) -> None:
+        if self.failing_since is not None:
+            logger.info("%s takes messages again", self._name)
+        self._backoff.reset()
+        self.failing_since, self.error = None, ""
+
+    def _failed(self, result: SendResult) -> None:
+        wait_s = self._backoff.next_s()
+        if result.status is None or result.status >= 500:
+            wait_s = min(wait_s, AWAY_S_MAX)
+        wait_s = max(wait_s, result.after_s or 0.0)
+        self._try_at = self._clock.monotonic() + wait_s
+        self._throttle.report(f"a message to {self._name} failed: {result.error}")
+        self.failing_since = self._clock.now() if self.failing_since is None else self.failing_since
+        self.error = result.error
+        self.failures += 1

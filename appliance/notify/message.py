@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal, Protocol
@@ -149,7 +149,7 @@ class MessageBuilder:
             alert=alert.id,
             site=self._site,
             camera=alert.camera,
-            severity=alert.severity if complete else _most_severe(events),
+            severity=alert.severity if complete else max((event.severity for event in events), key=SEVERITIES.index),
             finding=AlertFinding(
                 standing,
                 _unique(event.rule for event in events),
@@ -229,10 +229,6 @@ def _recheck_reason(detail: AlertDetail) -> str:
 
 def _unique(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
-
-
-def _most_severe(events: Sequence[Event]) -> Severity:
-    return max((event.severity for event in events), key=SEVERITIES.index)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,13 +9,13 @@ import socket
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Literal, NamedTuple
 from urllib.parse import urlsplit
 
 from appliance import config
 from appliance.base.clock import SystemClock
 from appliance.base.errors import UsageError
 from appliance.config import AppriseTarget, HttpTarget, NtfyTarget, PushTarget, Target, WebhookTarget
+from appliance.config.values import Finding
 from appliance.notify.apprise_sender import load_service
 from appliance.notify.http_sender import load_tls_ca
 from appliance.notify.message import MessageBuilder, SendResult
@@ -25,32 +25,24 @@ from appliance.notify.push_means import PushMeans
 CONNECT_S_MAX = 3.0  # `vedette check` tries each target; a lost SYN is repeated after 1 s
 
 
-class TargetFinding(NamedTuple):
-    """About which key, how it is, and what to do."""
-
-    about: str
-    level: Literal["ok", "warning", "unreachable", "wrong"]
-    text: str
-
-
 def check_targets(
     targets: Mapping[str, Target], *, public_url: str, has_judge: bool, contact: bool
-) -> Iterator[TargetFinding]:
+) -> Iterator[Finding]:
     """Yield findings about the enabled targets; nothing is sent.
 
     contact: true if each may be connected to.
     """
     enabled = {name: target for name, target in targets.items() if target.enabled}
     if enabled and not public_url:
-        yield TargetFinding("dashboard.public_url", "warning", "not set: messages carry no link to the alert's page")
+        yield Finding("dashboard.public_url", "warning", "not set: messages carry no link to the alert's page")
     for name, target in enabled.items():
         if target.hold_s and not has_judge:
             text = "has no effect without `uplink` or `escalation.local_judge`: there is no verdict to wait for"
-            yield TargetFinding(f"notify.{name}.hold_s", "warning", text)
+            yield Finding(f"notify.{name}.hold_s", "warning", text)
         if isinstance(target, AppriseTarget):
             yield _check_apprise(name, target)
         elif isinstance(target, PushTarget):
-            yield TargetFinding(f"notify.{name}", "ok", "browsers subscribe on the dashboard's page People told")
+            yield Finding(f"notify.{name}", "ok", "browsers subscribe on the dashboard's page People told")
         else:
             yield from _check_http(name, target)
     http = {name: target for name, target in enabled.items() if isinstance(target, HttpTarget)}
@@ -59,7 +51,7 @@ def check_targets(
             yield from pool.map(_connect, http, http.values())
 
 
-def _check_apprise(name: str, target: AppriseTarget) -> TargetFinding:
+def _check_apprise(name: str, target: AppriseTarget) -> Finding:
     """Check that apprise is installed and knows the address.
 
     Only a message shows if the service takes one.
@@ -67,24 +59,24 @@ def _check_apprise(name: str, target: AppriseTarget) -> TargetFinding:
     try:
         load_service(target)
     except UsageError as error:
-        return TargetFinding(f"notify.{name}", "wrong", str(error))
-    return TargetFinding(f"notify.{name}", "ok", f"{target.host}: try it with: vedette notify test --target {name}")
+        return Finding(f"notify.{name}", "wrong", str(error))
+    return Finding(f"notify.{name}", "ok", f"{target.host}: try it with: vedette notify test --target {name}")
 
 
-def _check_http(name: str, target: WebhookTarget | NtfyTarget) -> Iterator[TargetFinding]:
+def _check_http(name: str, target: WebhookTarget | NtfyTarget) -> Iterator[Finding]:
     about = f"notify.{name}"
     if target.tls_ca is not None:
         try:
             load_tls_ca(target.tls_ca)
         except UsageError as error:
-            yield TargetFinding(f"{about}.tls_ca", "wrong", str(error))
+            yield Finding(f"{about}.tls_ca", "wrong", str(error))
     secret = target.token if isinstance(target, NtfyTarget) else target.authorization
     if secret is not None and not target.local and target.url.startswith("http:"):
         text = "what it is told, and the password with it, can be read on the way: use https"
-        yield TargetFinding(f"{about}.url", "warning", text)
+        yield Finding(f"{about}.url", "warning", text)
 
 
-def _connect(name: str, target: HttpTarget) -> TargetFinding:
+def _connect(name: str, target: HttpTarget) -> Finding:
     about, parts = f"notify.{name}", urlsplit(target.url)
     port = parts.port or (443 if parts.scheme == "https" else 80)
     try:
@@ -93,13 +85,11 @@ def _connect(name: str, target: HttpTarget) -> TargetFinding:
     except OSError as error:
         reason = error.strerror or "no answer"
         text = f"{target.host}:{port}: {reason}; messages would wait and be given up"
-        return TargetFinding(about, "unreachable", text)
+        return Finding(about, "unreachable", text)
     if target.local and ipaddress.ip_address(peer.split("%")[0]).is_global:
-        return TargetFinding(
-            f"{about}.local", "wrong", f"{target.host} is {peer}, which is not on this site's own network"
-        )
+        return Finding(f"{about}.local", "wrong", f"{target.host} is {peer}, which is not on this site's own network")
     text = f"{target.host}:{port} answers; try it with: vedette notify test --target {name}"
-    return TargetFinding(about, "ok", text)
+    return Finding(about, "ok", text)
 
 
 def test_command(site_file: Path, name: str | None, *, as_json: bool) -> int:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import ipaddress
+import json
 import selectors
 import socket
 import struct
 import uuid
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from html import escape
 from urllib.parse import unquote, urlsplit
 
-from appliance.base.clock import Clock
+from appliance.base.clock import Clock, SystemClock
 from appliance.onvif.soap_client import OnvifAddress, XmlElement, XmlRefused, parse_xml
 
 GROUP, GROUP_V6, PORT = "239.255.255.250", "ff02::c", 3702
@@ -221,3 +222,17 @@ def _send(sockets: list[tuple[socket.socket, _Target]], messages: list[bytes]) -
                 each.sendto(message, target)
             except OSError:  # an interface that is down, or without this family
                 break
+
+
+def discover_command(*, as_json: bool) -> int:
+    """Print the cameras. Returns the exit code."""
+    found = discover_cameras(SystemClock())
+    if as_json:
+        print(json.dumps([asdict(each) for each in found], indent=2))
+        return 0
+    if not found:
+        print(f"No ONVIF camera answered within {LISTEN_S:g} s. Is ONVIF on in the camera, and is it in this network?")
+    for each in found:
+        about = ", ".join(part for part in (each.name, each.make, each.place) if part)
+        print(f"{each.address}  {about}" + (f"  (it names {each.elsewhere}, not used)" if each.elsewhere else ""))
+    return 0

@@ -227,7 +227,8 @@ def judge_recheck(label: str, seen: TrackStability, result: RecheckResult, why: 
     found = sum(score >= SCORE_MIN for score in scores)
     found_there = bool(scores) and found >= SHARE_MIN * len(scores)
     mean = sum(scores) / len(scores) if scores else 0.0
-    rechecked = TrackStability(score=mean, spread=_score_deviation(scores, mean), looks=seen.looks, moved=seen.moved)
+    spread = sqrt(sum((score - mean) ** 2 for score in scores) / len(scores)) if scores else 0.0
+    rechecked = TrackStability(score=mean, spread=spread, looks=seen.looks, moved=seen.moved)
     confidence = chance(rechecked) if found_there else min(chance(seen), chance(rechecked))
     return EdgeVerdict(
         decision="rechecked" if found_there else "unsure",
@@ -246,10 +247,6 @@ def score_at(crop: CropResult, label: str) -> float:
     """Return the score of the object at its place; 0 if it was not found there."""
     at = (each.score for each in crop.found if each.label == label and is_same_place(each.box, crop.box))
     return max(at, default=0.0)
-
-
-def _score_deviation(scores: Sequence[float], mean: float) -> float:
-    return sqrt(sum((score - mean) ** 2 for score in scores) / len(scores)) if scores else 0.0
 
 
 def _reason(label: str, found_there: bool, found: int, of: int, why: str) -> str:

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from appliance import wire
 from appliance.base.errors import UsageError
-from appliance.base.json_lines import AppendOnlyFile, whole_bytes
+from appliance.base.json_lines import AppendOnlyFile, first_problem, whole_bytes
 from appliance.replay.verdict_source import AnsweredBy, FootageRef, ReplayEscalation, SourcedVerdict, VerdictMatch
 from appliance.types import SCHEMA
 
@@ -233,9 +233,7 @@ class CassetteReader:
         try:
             return model.model_validate_json(data)
         except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-            where = ".".join(map(str, first["loc"])) or "line"
-            raise self._wrong(number, f"{where}: {first['msg']}") from None
+            raise self._wrong(number, first_problem(error, "line")) from None
 
     def _wrong(self, number: int, what: str) -> UsageError:
         remedy = "record the cassette anew" if number == 1 else "remove that line, or record the cassette anew"

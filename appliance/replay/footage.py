@@ -214,7 +214,7 @@ class RecordingSource:
     def play(self, decode_policy: DecodePolicy | None = None) -> Iterator[SourceItem]:
         before = ""
         for row in self._rows:
-            session = _session_of(row)
+            session = Path(row.path).stem.partition("-")[2]  # the connection, as the recorder names it in the file
             if before and before != session:
                 yield NewSession()
             try:
@@ -262,8 +262,3 @@ class RecordingSource:
         noted = [gap.reason for gap in self._gaps if gap.t_start < end and (gap.t_end is None or gap.t_end > begin)]
         reason = noted[0] if noted else "nothing is recorded"
         yield Gap(camera=self._camera, t_start=round(last_t, 3), t_end=round(t, 3), reason=reason)
-
-
-def _session_of(row: SegmentRow) -> str:
-    """Return the connection in which a segment was recorded, as the recorder wrote it into the file's name."""
-    return Path(row.path).stem.partition("-")[2]

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from appliance.base.errors import UsageError
-from appliance.base.json_lines import WireError, decode_log
+from appliance.base.json_lines import WireError, decode_log, first_problem
 from appliance.replay.replay_log_writer import LOG, VERSION, LogHeader, decode_header
 from appliance.types import (
     Alert,
@@ -228,9 +228,7 @@ def _header(path: Path, line: bytes) -> LogHeader:
     try:
         return decode_header(data)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        raise UsageError(f"{path}: the first line cannot be understood: {where}: {first['msg']}") from None
+        raise UsageError(f"{path}: the first line cannot be understood: {first_problem(error)}") from None
 
 
 def _line(path: Path, number: int, line: bytes) -> LogLine:

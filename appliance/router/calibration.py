@@ -10,6 +10,7 @@ from operator import mul
 from pydantic import TypeAdapter, ValidationError
 
 from appliance.base.errors import UsageError
+from appliance.base.json_lines import first_problem
 
 VERSION = 1  # of what is stored; another begins anew
 INFERENCES_LOG_MAX = 5.0  # 32 detections; more make nothing surer
@@ -158,9 +159,7 @@ class Calibration:
         try:
             read = _calibration.validate_json(data)
         except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-            where = ".".join(str(part) for part in first["loc"]) or "file"
-            raise UsageError(f"this is no calibration of Vedette: {where}: {first['msg']}") from None
+            raise UsageError(f"this is no calibration of Vedette: {first_problem(error, 'file')}") from None
         if read.version != VERSION:
             raise UsageError(f"this calibration has version {read.version}, this program knows {VERSION}: make it anew")
         return read

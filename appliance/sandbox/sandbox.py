@@ -26,8 +26,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from appliance.base.child_end import end_child
-from appliance.base.child_modules import SANDBOX
+from appliance.base.child_modules import SANDBOX, end_child
 from appliance.base.clock import Clock, SystemClock, process_cpu_s
 from appliance.base.errors import VedetteError, printable
 from appliance.base.machine import family_cpu_s

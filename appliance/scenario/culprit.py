@@ -17,7 +17,7 @@ from appliance.rules.certainty import Calibration
 from appliance.rules.engine import RulesEngine
 from appliance.scenario.expectations import EventPattern
 from appliance.scenario.scenario_verdicts import rejected_events
-from appliance.types import Box, Event, FrameBoxes, StreamHeader, TrackedObject
+from appliance.types import Box, Event, FrameBoxes, StreamHeader
 
 CulpritName = Literal[
     "footage", "gate", "network", "detector", "label", "tracker", "score", "size", "ignored", "company", "at_start",
@@ -299,9 +299,5 @@ def _follows(before: _TrackSpan, after: _TrackSpan) -> bool:
 def _only(frames: Sequence[FrameBoxes], numbers: Sequence[int]) -> Iterator[FrameBoxes]:
     """Return the frames with these tracks alone, as one."""
     for frame in frames:
-        objects = tuple(_renumbered(found, numbers[0]) for found in frame.objects if found.track in numbers)
+        objects = tuple(replace(found, track=numbers[0]) for found in frame.objects if found.track in numbers)
         yield replace(frame, objects=objects)
-
-
-def _renumbered(found: TrackedObject, number: int) -> TrackedObject:
-    return replace(found, track=number)

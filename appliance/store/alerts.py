@@ -124,7 +124,8 @@ class AlertStore:
                     bump_rev(self._db, connection, incident)
             if changed and change.kind == "opened" and change.event is not None:
                 self._db.latencies.observe("alert", self._db.clock.now() - change.event.t)
-            return _select_alert(connection, alert.id)
+            query = f"SELECT {ALERT_COLUMNS} FROM alert WHERE id = ?"
+            return read_alert(connection.execute(query, (alert.id,)).fetchone())
 
     def add_suppressed(self, events: Sequence[Event], run: str) -> None:
         """Keep events that a cooldown suppressed: they belong to no alert, but explain why there is none."""
@@ -255,7 +256,8 @@ class AlertStore:
 
     def changed_since(self, rev: int, limit: int = 100) -> list[AlertRow]:
         """Alerts changed after `rev`, oldest change first: go on from the last row's `rev`."""
-        return self._list("WHERE rev > ? AND audit = 0 ORDER BY rev LIMIT ?", (rev, _bounded(limit)))
+        query = f"SELECT {ALERT_COLUMNS} FROM alert WHERE rev > ? AND audit = 0 ORDER BY rev LIMIT ?"
+        return [read_alert(row) for row in self._db.rows(query, (rev, _bounded(limit)))]
 
     def end_interrupted(self) -> int:
         """End what a dead core left open, at the last examined frame of its camera; for the start. Returns how many."""
@@ -284,9 +286,6 @@ class AlertStore:
         )
         return AlertCounts(**{name: int(row[name]) for name in row.keys()})  # noqa: SIM118 (a Row is no dict)
 
-    def _list(self, tail: str, values: Sequence[object]) -> list[AlertRow]:
-        return [read_alert(row) for row in self._db.rows(f"SELECT {ALERT_COLUMNS} FROM alert {tail}", values)]
-
 
 def teaching_alerts(db: Database, camera: str) -> int:
     """Return how many closed alerts and audited frames of a camera a person or a judge that may teach has answered."""
@@ -301,10 +300,6 @@ def teaching_alerts(db: Database, camera: str) -> int:
 
 def _bounded(limit: int) -> int:
     return max(1, min(limit, PAGE_MAX))
-
-
-def _select_alert(connection: sqlite3.Connection, alert_id: str) -> AlertRow:
-    return read_alert(connection.execute(f"SELECT {ALERT_COLUMNS} FROM alert WHERE id = ?", (alert_id,)).fetchone())
 
 
 def _last_seen(connection: sqlite3.Connection) -> list[tuple[str, float]]:

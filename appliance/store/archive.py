@@ -1,6 +1,6 @@
 """Reads a storage folder beside a running appliance, or without one.
 
-Replays, exports, cassettes and kept scenarios use it.
+Replays, exports, cassettes, kept scenarios and diagnostics use it.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from appliance.store.boxes import boxes_between
 from appliance.store.database import open_read_only
@@ -35,6 +36,8 @@ from appliance.store.segments import covering
 from appliance.types import Event, FrameBoxes, Gap, Review, SegmentRow
 
 _PAGE = 200  # rows of one transaction
+_WINDOW_S = 600.0  # `covering` compares all rows of a window with each other
+HEALTH_ROWS_MAX, GAP_ROWS_MAX = 500, 1000  # the newest; a person reads no more of a diagnostics file
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +74,6 @@ def _settled_escalation(connection: sqlite3.Connection, row: sqlite3.Row) -> Set
     verdict = connection.execute("SELECT * FROM verdict WHERE escalation = ?", (escalation.id,)).fetchone()
     steps = connection.execute("SELECT * FROM step WHERE escalation = ? ORDER BY n", (escalation.id,)).fetchall()
     return SettledEscalation(escalation, read_verdict(verdict), tuple(map(read_step, steps)))
-
-
-_WINDOW_S = 600.0  # `covering` compares all rows of a window with each other
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,3 +182,46 @@ class StorageArchive:
         """Return the examined frames from t0 to t1 in one session of the camera, oldest first. Raise StoreError."""
         with open_read_only(self._path) as connection:
             return boxes_between(connection, camera, t0, t1, run=run or None)
+
+
+def health_rows(connection: sqlite3.Connection) -> list[dict[str, Any]]:
+    """Return the newest health events."""
+    return _rows(connection, "SELECT * FROM health_event ORDER BY t_start DESC LIMIT ?", HEALTH_ROWS_MAX)
+
+
+def gap_rows(connection: sqlite3.Connection) -> list[dict[str, Any]]:
+    """Return the newest gaps of all cameras."""
+    return _rows(
+        connection, "SELECT camera, t_start, t_end, reason FROM gap ORDER BY t_start DESC LIMIT ?", GAP_ROWS_MAX
+    )
+
+
+def schema_of(connection: sqlite3.Connection) -> dict[str, Any]:
+    """Its version, each table with its number of rows, and the statements that made it all."""
+    names = [
+        row["name"] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY 1")
+    ]
+    made = connection.execute("SELECT type, name, sql FROM sqlite_master WHERE sql IS NOT NULL ORDER BY 1, 2")
+    return {
+        "version": connection.execute("PRAGMA user_version").fetchone()[0],
+        "page_bytes": connection.execute("PRAGMA page_size").fetchone()[0],
+        "pages": connection.execute("PRAGMA page_count").fetchone()[0],
+        "largest_id_or_rows": {name: _rough_count(connection, name) for name in names},
+        "sql": [dict(row) for row in made],
+    }
+
+
+def _rough_count(connection: sqlite3.Connection, table: str) -> int | None:
+    """Return the largest rowid, which is read at once; None if the table has none.
+
+    Counting a table of millions of rows takes seconds.
+    """
+    try:
+        found: int | None = connection.execute(f'SELECT max(rowid) FROM "{table}"').fetchone()[0]
+    except sqlite3.OperationalError:  # WITHOUT ROWID
+        return None
+    return found
+
+
+def _rows(connection: sqlite3.Connection, query: str, limit: int) -> list[dict[str, Any]]:
+    return [dict(row) for row in connection.execute(query, (limit,))]

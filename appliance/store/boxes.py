@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+from appliance.base.errors import StoreError
 from appliance.store.database import Database
-from appliance.store.rows import objects_json, read_boxes
+from appliance.store.paths import EVIDENCE, inside
+from appliance.store.rows import AlertDetail, objects_json, read_boxes, read_objects
 from appliance.types import FrameBoxes
 
 SPAN_ROWS_MAX = 20_000  # an hour at 5 frames a second
 AHEAD_S_MAX = 60.0  # a camera's own clock is believed that far
 MINUTE_S = 60  # seconds
 NOTED_MAX = 64  # sessions of a camera whose header was stored already
+KEPT_BYTES_MAX = 64 * 1024 * 1024  # SPAN_ROWS_MAX frames of 3 kB, some 30 objects each; a larger file is damaged
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,3 +140,23 @@ def boxes_between(
         f"SELECT * FROM boxes WHERE camera = ? AND t BETWEEN ? AND ? {only} ORDER BY t, seq LIMIT ?", values
     )
     return [read_boxes(row) for row in rows]
+
+
+def kept_boxes(root: Path, alert: AlertDetail) -> list[FrameBoxes]:
+    """Return the examined frames that are kept beside an alert's clip, oldest first; [] where they cannot be read."""
+    row = alert.piece("boxes")
+    if row is None or row.state != "ready":
+        return []
+    try:
+        path = inside(root, row.path, EVIDENCE)
+        if path.stat().st_size > KEPT_BYTES_MAX:
+            return []
+        return [
+            FrameBoxes(
+                camera=alert.alert.camera, seq=n, frame=n, t=float(frame["t"]), looked=True,
+                objects=read_objects(frame["objects"]),
+            )
+            for n, frame in enumerate(json.loads(path.read_bytes())["frames"])
+        ]  # fmt: skip
+    except (OSError, StoreError, ValueError, KeyError, TypeError):
+        return []

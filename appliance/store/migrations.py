@@ -9,31 +9,8 @@ from pathlib import Path
 from appliance.base.errors import StoreError
 
 # Step n (counted from 1) brings a file from version n-1 to n. A step that was released is never edited: add one.
-_FOLDER = Path(__file__).parent
-STEPS: tuple[str, ...] = (
-    (_FOLDER / "schema.sql").read_text(encoding="utf-8"),
-    (_FOLDER / "schema_2_steps.sql").read_text(encoding="utf-8"),
-    (_FOLDER / "schema_3_decision.sql").read_text(encoding="utf-8"),
-    (_FOLDER / "schema_4_storage.sql").read_text(encoding="utf-8"),
-    (_FOLDER / "schema_5_health.sql").read_text(encoding="utf-8"),
-    (_FOLDER / "schema_6_second_look.sql").read_text(encoding="utf-8"),
-    (_FOLDER / "schema_7_notice.sql").read_text(encoding="utf-8"),
-    (_FOLDER / "schema_8_cascade.sql").read_text(encoding="utf-8"),
-    (_FOLDER / "schema_9_judge.sql").read_text(encoding="utf-8"),
-    (_FOLDER / "schema_10_session.sql").read_text(encoding="utf-8"),
-    (_FOLDER / "schema_11_activity.sql").read_text(encoding="utf-8"),
-    (_FOLDER / "schema_12_review.sql").read_text(encoding="utf-8"),
-    (_FOLDER / "schema_13_user.sql").read_text(encoding="utf-8"),
-    (_FOLDER / "schema_14_meter_hour.sql").read_text(encoding="utf-8"),
-    (_FOLDER / "schema_15_arming.sql").read_text(encoding="utf-8"),
-    (_FOLDER / "schema_16_push.sql").read_text(encoding="utf-8"),
-    (_FOLDER / "schema_17_second_factor.sql").read_text(encoding="utf-8"),
-    (_FOLDER / "schema_18_sign_in_code.sql").read_text(encoding="utf-8"),
-    (_FOLDER / "schema_19_incident.sql").read_text(encoding="utf-8"),
-    (_FOLDER / "schema_20_model.sql").read_text(encoding="utf-8"),
-    (_FOLDER / "schema_21_push_preference.sql").read_text(encoding="utf-8"),
-    (_FOLDER / "schema_22_export.sql").read_text(encoding="utf-8"),
-)
+_STEP_FILES = sorted(Path(__file__).parent.glob("schema_*_*.sql"), key=lambda path: int(path.stem.split("_")[1]))
+STEPS: tuple[str, ...] = tuple(path.read_text(encoding="utf-8") for path in _STEP_FILES)
 
 
 def version_of(connection: sqlite3.Connection) -> int:

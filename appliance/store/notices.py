@@ -195,51 +195,51 @@ class NoticeStore:
 
     def of(self, alert: str) -> list[NoticeRow]:
         """Return the notices of an alert, by the name of the target."""
-        rows = self._db.rows("SELECT * FROM notice WHERE alert = ? ORDER BY target", (alert,))
-        return [_read(row) for row in rows]
+        return _notices(self._db, "SELECT * FROM notice WHERE alert = ? ORDER BY target", alert)
 
     def delivered_since(self, target: str, camera: str, since_t: float) -> list[NoticeRow]:
         """Notices that arrived since then, withdrawn ones left out."""
-        rows = self._db.rows(
+        return _notices(
+            self._db,
             """SELECT * FROM notice WHERE target = ? AND camera = ? AND told_t > ? AND standing <> 'withdrawn'
                ORDER BY told_t DESC LIMIT ?""",
-            (target, camera, since_t, OPEN_MAX),
-        )
-        return [_read(row) for row in rows]
+            target, camera, since_t, OPEN_MAX,
+        )  # fmt: skip
 
     def delivered_of_incident(self, target: str, incident: str, alert: str) -> list[NoticeRow]:
         """Notices of the other alerts of an incident that arrived, withdrawn ones left out."""
-        rows = self._db.rows(
+        return _notices(
+            self._db,
             """SELECT notice.* FROM notice JOIN alert ON alert.id = notice.alert WHERE alert.incident = ?
                AND alert.id <> ? AND target = ? AND told_t IS NOT NULL AND standing <> 'withdrawn' LIMIT ?""",
-            (incident, alert, target, OPEN_MAX),
-        )
-        return [_read(row) for row in rows]
+            incident, alert, target, OPEN_MAX,
+        )  # fmt: skip
 
     def overdue(self, t: float) -> list[NoticeRow]:
         """Return the notices that could not be sent in time."""
-        rows = self._db.rows(f"SELECT * FROM notice WHERE state IN {_OPEN} AND expire_t <= ? LIMIT ?", (t, OPEN_MAX))
-        return [_read(row) for row in rows]
+        return _notices(self._db, f"SELECT * FROM notice WHERE state IN {_OPEN} AND expire_t <= ? LIMIT ?", t, OPEN_MAX)
 
     def overflow(self, most: int = OPEN_MAX) -> list[NoticeRow]:
         """Return the notices to drop of targets for which more than `most` wait: the least severe, then the oldest."""
-        rows = self._db.rows(
+        return _notices(
+            self._db,
             f"""SELECT * FROM (SELECT notice.*, row_number() OVER (PARTITION BY target ORDER BY
                     CASE alert.severity WHEN 'alert' THEN 0 WHEN 'warning' THEN 1 ELSE 2 END,
                     notice.created_t DESC) AS place
                 FROM notice JOIN alert ON alert.id = notice.alert WHERE notice.state IN {_OPEN})
                 WHERE place > ? LIMIT ?""",
-            (most, OPEN_MAX),
-        )
-        return [_read(row) for row in rows]
+            most, OPEN_MAX,
+        )  # fmt: skip
 
     def unknown_targets(self, known: Sequence[str]) -> list[NoticeRow]:
         """Return the open notices to targets that the site file no longer has."""
         marks = ", ".join("?" * len(known))
-        rows = self._db.rows(
-            f"SELECT * FROM notice WHERE state IN {_OPEN} AND target NOT IN ({marks}) LIMIT ?", (*known, OPEN_MAX)
+        return _notices(
+            self._db,
+            f"SELECT * FROM notice WHERE state IN {_OPEN} AND target NOT IN ({marks}) LIMIT ?",
+            *known,
+            OPEN_MAX,
         )
-        return [_read(row) for row in rows]
 
     def waiting(self) -> dict[str, int]:
         """How many messages each target is still to get."""
@@ -253,6 +253,10 @@ class NoticeStore:
                 WHERE state IN {_OPEN} AND created_t <= :before""",
             {"step": step_s, "before": self._db.clock.now() - step_s},
         )
+
+
+def _notices(db: Database, query: str, *values: object) -> list[NoticeRow]:
+    return [_read(row) for row in db.rows(query, values)]
 
 
 def write_notices(connection: sqlite3.Connection, notices: Sequence[NewNotice]) -> bool:

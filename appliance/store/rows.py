@@ -446,6 +446,9 @@ def read_segment(row: sqlite3.Row) -> SegmentRow:
 
 
 def read_boxes(row: sqlite3.Row | Mapping[str, Any]) -> FrameBoxes:
-    objects = (TrackedObject(**{**each, "box": tuple(each["box"])}) for each in json.loads(row["objects"]))
     place = {name: row[name] for name in ("camera", "seq", "frame", "t")}
-    return FrameBoxes(**place, looked=bool(row["looked"]), objects=tuple(objects))
+    return FrameBoxes(**place, looked=bool(row["looked"]), objects=read_objects(json.loads(row["objects"])))
+
+
+def read_objects(stored: list[dict[str, Any]]) -> tuple[TrackedObject, ...]:
+    return tuple(TrackedObject(**{**each, "box": tuple(each["box"])}) for each in stored)

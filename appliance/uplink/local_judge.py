@@ -20,8 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from appliance.base.backoff import Backoff
-from appliance.base.child_end import end_child
-from appliance.base.child_modules import CLOUD_WORKER
+from appliance.base.child_modules import CLOUD_WORKER, end_child
 from appliance.base.clock import Clock
 from appliance.base.errors import EngineError, EngineUnavailable, StoreUnavailable
 from appliance.base.json_lines import WireError

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import logging
 from dataclasses import dataclass
 
 from nats.aio.msg import Msg
 
 from appliance.base.clock import Clock
-from appliance.base.errors import UplinkError
 from appliance.base.json_lines import WireError
 from appliance.base.telemetry import LogThrottle
-from appliance.broker import NATS_ERRORS, NatsLink
+from appliance.broker import NatsLink, stay_subscribed
 from appliance.wire import POOL_STATUS_BYTES_MAX, POOL_SUBJECT, PoolStatus
 
 WORKERS_MAX = 64  # more say nothing new about a queue that they share
@@ -80,19 +77,7 @@ class PoolMonitor:
 
     async def run(self) -> None:
         """Listen until cancelled. A broker that forbids the subscription looks like one without workers."""
-        while True:
-            client = await self._link.client()
-            try:
-                listening = await client.subscribe(
-                    POOL_SUBJECT, cb=self._on_message, pending_bytes_limit=PENDING_BYTES_MAX
-                )
-                try:
-                    await self._link.while_up(asyncio.Event().wait())
-                finally:
-                    with contextlib.suppress(*NATS_ERRORS):
-                        await listening.unsubscribe()
-            except (UplinkError, *NATS_ERRORS):
-                await asyncio.sleep(1.0)
+        await stay_subscribed(self._link, POOL_SUBJECT, self._on_message, PENDING_BYTES_MAX, retry_s=1.0)
 
     async def _on_message(self, message: Msg) -> None:
         self.take(message.data)

@@ -11,11 +11,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from nats.aio.msg import Msg
+
 from appliance.base.backoff import Backoff
 from appliance.base.clock import Clock
 from appliance.base.errors import StoreError, StoreUnavailable, UplinkError, lacks_files
 from appliance.base.service_loop import ServiceLoop
-from appliance.broker import BrokerChoice, LinkState, NatsLink, end_tasks
+from appliance.broker import NATS_ERRORS, BrokerChoice, LinkState, NatsLink, end_tasks, stay_subscribed
 from appliance.config import UplinkConfig
 from appliance.store.alerts import AlertStore
 from appliance.store.meter import Meter
@@ -36,13 +38,14 @@ from appliance.uplink.send_workers import (
     SendWorkers,
 )
 from appliance.uplink.verdict_consumer import VerdictConsumer, VerdictCounts
-from appliance.uplink.wanted_responder import WantedResponder
-from appliance.wire import PRIORITIES
+from appliance.wire import PRIORITIES, wanted_subject
 
 LINK_WAIT_S = 10.0  # so long the loop waits for a link at a time, before its upkeep
 DRAIN_S_MAX = 8.0  # to have the answers of a region that is left: a model's, or one that the disk refused once
 DRAIN_POLL_S = 0.1
 RESENDS_AT_ONCE = 16  # escalations that a reconnection sends at first: the link shows what it bears
+PENDING_BYTES_MAX = 64 * 1024  # requests that wait to be answered
+RETRY_S = 0.2  # sooner than verdicts are read again: a worker takes a site that reads and does not answer to want all
 
 logger = logging.getLogger(__name__)
 
@@ -362,3 +365,21 @@ class UplinkLoop:
         if self.waits_for:
             logger.info("the outbox is being sent again")
         self.waits_for = self._reported = ""
+
+
+class WantedResponder:
+    """Owner of one subscription, one task. State: none."""
+
+    def __init__(self, link: NatsLink, site: str, outbox: Outbox) -> None:
+        self._link = link
+        self._subject = wanted_subject(site)
+        self._outbox = outbox
+
+    async def run(self) -> None:
+        """Answer until cancelled. Where the broker does not let us, workers judge without asking."""
+        await stay_subscribed(self._link, self._subject, self._answer, PENDING_BYTES_MAX, retry_s=RETRY_S)
+
+    async def _answer(self, message: Msg) -> None:
+        with contextlib.suppress(StoreError, UnicodeDecodeError, *NATS_ERRORS):  # no answer: it is judged
+            wanted = self._outbox.queue.is_open(message.data.decode("ascii"))
+            await message.respond(b"yes" if wanted else b"no")

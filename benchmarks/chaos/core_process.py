@@ -42,10 +42,11 @@ class WrongClock(SystemClock):
         return time.time() + self._wrong_s
 
 
-def picture_of(n: int) -> bytes:
-    """Return the image of alert `n`, the same after every restart."""
+def pictures_of(n: int) -> tuple[bytes, ...]:
+    """Return the images of alert `n`, the same after every restart: every other has three, which are sent together."""
     large = n % LARGE_EVERY == 0
-    return servers.evidence_image(n, (640, 480) if large else (160, 120), noise=large)
+    first = servers.evidence_image(n, (640, 480) if large else (160, 120), noise=large)
+    return first, *(servers.evidence_image(n, (160, 120 + k)) for k in range(1, 3) if n % 2)
 
 
 def main(arguments: list[str]) -> int:
@@ -95,7 +96,7 @@ def _missing(site: servers.Site, count: int) -> list[int]:
 
 
 def _raise(site: servers.Site, n: int) -> None:
-    site.ask(n, (picture_of(n),), severity="alert" if n % 3 == 0 else "warning", zone=f"alert-{n}")
+    site.ask(n, pictures_of(n), severity="alert" if n % 3 == 0 else "warning", zone=f"alert-{n}")
 
 
 def _settled(site: servers.Site) -> int:

@@ -38,7 +38,7 @@ from benchmarks.chaos.checker import Finding, Promises, check, paid_elsewhere
 from benchmarks.chaos.history import HistoryEvent, broker_events, site_events, watch_site, write_history
 from cloud_worker.judge import JudgeCase, Opinion
 from tests.servers.nats import NatsCluster, NatsServer, find_nats_servers
-from tests.servers.site import Site
+from tests.servers.site import Site, evidence_image
 from tests.servers.worker import WorkerThread
 
 FAULTS = ("leader", "region", "both", "engine", "spot", "clock", "disk")
@@ -181,7 +181,8 @@ class Regions:
     def ask(self, count: int) -> None:
         for _ in range(count):
             self.asked += 1
-            self.site.ask(self.asked, severity="alert" if self.asked % 3 == 0 else "warning")
+            images = tuple(evidence_image(self.asked, (160, 120 + k)) for k in range(3))  # they are sent together
+            self.site.ask(self.asked, images, severity="alert" if self.asked % 3 == 0 else "warning")
 
     def fault(self, kind: str) -> None:
         """Make one fault, for a moment, while escalations come."""

@@ -9,8 +9,7 @@ from typing import Any
 
 import yaml
 
-from appliance.demo.camera_clip import as_camera_clip
-from appliance.demo.looping_clip import LoopingClip
+from appliance.demo.looping_clip import LoopingClip, as_camera_clip
 from appliance.scenario import ground_truth as true_boxes
 from appliance.scenario import scenario_loader
 from appliance.types import TrackedObject

@@ -31,7 +31,7 @@ from cloud_worker.images import IN_PROCESS, sample
 from cloud_worker.judge import Engine, Judge, JudgeCase, Opinion
 from cloud_worker.media_fetch import EvidenceFile, MediaRefused
 from cloud_worker.prompt import PROMPT_VERSION, SYSTEM
-from tests.servers.openai_stub import KEY, MODEL, OpenAiStub, openai_stub, side_of
+from tests.servers.openai_stub import KEY, MODEL, OpenAiStub, openai_stub, size_of
 from tests.servers.site import evidence_image, ref_of
 from tests.servers.worker import ScriptedDetector
 
@@ -282,11 +282,24 @@ def commonprefix(texts: list[str]) -> str:
     )
 
 
+@pytest.mark.parametrize(
+    ("kind", "size", "shown"),
+    [("crop", (333, 201), (320, 192)), ("crop", (900, 700), (512, 384)), ("frame", (1920, 1080), (768, 448)),
+     ("crop", (20, 1000), (32, 512))],
+)  # fmt: skip
+def test_no_server_has_to_resize_what_it_is_shown(
+    kind: str, size: tuple[int, int], shown: tuple[int, int], stub: OpenAiStub
+) -> None:
+    run(openai(stub), case(evidence_image(1, size), kind=kind))
+    assert size_of(stub.requests[0]["messages"][1]["content"][1]) == shown
+    assert stub.complaints == []
+
+
 def test_a_model_that_is_unsure_gets_a_second_look_at_a_higher_resolution(stub: OpenAiStub) -> None:
     stub.modes = ["unsure", "good"]
     verdict = judged(openai(stub), case(evidence_image(1, (1920, 1080))))
     assert (verdict.decision, verdict.looks, verdict.tokens_in) == ("confirmed", 2, 2 * 812)
-    assert [side_of(request["messages"][1]["content"][1]) for request in stub.requests] == [768, 1536]
+    assert [max(size_of(request["messages"][1]["content"][1])) for request in stub.requests] == [768, 1536]
     assert stub.complaints == []
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from appliance.base.machine import Temperature
 from appliance.detect.hailo_bindings import start_helper
-from appliance.sensors.accelerator_sensors import HailoChips, NvidiaGpus
+from appliance.sensors.appliance_sensors import SYSFS_FLAGS, HailoChips, NvidiaGpus, RaspberryPiFirmware
 from appliance.sensors.linux_sensors import (
     CpuThrottleCounters,
     JetsonOvercurrentCounters,
@@ -23,7 +23,6 @@ from appliance.sensors.linux_sensors import (
     RaplCounters,
     ThermalZones,
 )
-from appliance.sensors.pi_sensors import SYSFS_FLAGS, RaspberryPiFirmware
 from appliance.sensors.readings import NOTHING, EnergyReading, SensorReader, SensorReading
 from tests.support.hailo_files import FakeDevice
 from tests.support.sensor_files import VCGENCMD, write_files

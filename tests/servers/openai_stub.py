@@ -272,7 +272,8 @@ class OpenAiStub:
             "bounded reason": "reason" not in ordered or ordered["reason"]["maxLength"] > 0,
             "no removed parameter": not any(name.startswith("guided_") for name in body),
             "some picture": len(images) > 0,
-            "small JPEGs as data": all(side_of(each) <= 1536 for each in images),
+            "small JPEGs as data": all(max(size_of(each)) <= 1536 for each in images),
+            "on the model's grid": all(side % 32 == 0 for each in images for side in size_of(each)),
         }
         self.complaints += [name for name, fine in checks.items() if not fine]
 
@@ -328,11 +329,12 @@ def _error(status: int, message: str, kind: str, headers: dict[str, str] | None 
     return JSONResponse({"error": {"message": message, "type": kind, "param": None, "code": status}}, status, headers)
 
 
-def side_of(part: dict[str, Any]) -> int:
+def size_of(part: dict[str, Any]) -> tuple[int, int]:
+    """Width and height of an image of a request."""
     prefix, data = part["image_url"]["url"].split(",", 1)
     assert prefix == "data:image/jpeg;base64"
     image = cv2.imdecode(np.frombuffer(base64.b64decode(data), np.uint8), cv2.IMREAD_COLOR)
-    return int(max(image.shape[:2]))
+    return image.shape[1], image.shape[0]
 
 
 @contextlib.contextmanager

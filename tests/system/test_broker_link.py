@@ -21,7 +21,7 @@ import pytest
 
 from appliance.base.broker_config import BrokerConfig
 from appliance.base.clock import SystemClock
-from appliance.broker import BrokerChoice, NatsLink, end_tasks, nats_link
+from appliance.broker import BrokerChoice, NatsLink, end_tasks
 from appliance.config import UplinkConfig
 from tests.servers.appliance_process import ApplianceProcess
 from tests.servers.nats import NatsServer, find_nats_servers
@@ -70,7 +70,7 @@ def test_a_region_of_many_servers_is_left_as_soon_as_one_of_few() -> None:
 
 
 def test_a_broker_that_no_longer_answers_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nats_link, "PING_INTERVAL_S", 0.1)
+    monkeypatch.setattr("appliance.broker.nats_connection.PING_INTERVAL_S", 0.1)
     monkeypatch.setattr("appliance.broker.nats_connection.PONG_S_MAX", 1.0)
     with ScriptedBroker(answers_pings=False) as broker:
         watch(broker.url, lambda link: broker.connections >= 2)

@@ -22,7 +22,7 @@ from appliance import wire
 from appliance.base.broker_config import BrokerConfig
 from appliance.base.clock import SystemClock
 from appliance.base.errors import StoreUnavailable
-from appliance.broker import NatsLink, end_tasks, site_consumer
+from appliance.broker import NatsLink, end_tasks, nats_link
 from appliance.store.alerts import AlertStore
 from appliance.store.rows import MediaRow
 from appliance.types import JudgeKind
@@ -607,7 +607,7 @@ def test_verdicts_that_came_with_one_that_cannot_be_written_are_not_late(
 ) -> None:
     """They are in this process already: given up, they would come again when the broker's ack_wait of 30 s is over."""
     engine, _ = second_look(0.9)
-    monkeypatch.setattr(site_consumer, "ACK_WAIT_S", 30.0)
+    monkeypatch.setattr(nats_link, "ACK_WAIT_S", 30.0)
     disk_full(monkeypatch, "take_verdict", 1)
     make_streams(one_broker.url)
     with site(tmp_path / "site", one_broker.url) as here:

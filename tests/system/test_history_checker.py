@@ -22,7 +22,7 @@ import pytest
 
 from appliance import wire
 from appliance.base.errors import StoreUnavailable
-from appliance.broker import site_consumer
+from appliance.broker import nats_link
 from appliance.store.alerts import AlertStore
 from appliance.store.escalations import EscalationStore
 from appliance.uplink import outbox, send_queue
@@ -88,7 +88,7 @@ class Run:
         with self.site.db.transaction() as connection:
             watch_site(connection)
         patch.setattr(outbox, "EXPIRE_EVERY_S", 0.2)
-        patch.setattr(site_consumer, "ACK_WAIT_S", 0.5)
+        patch.setattr(nats_link, "ACK_WAIT_S", 0.5)
         self._refuses, self._refused = True, False
         self._lose_an_acknowledgement(patch)
         self._refuse_a_verdict(patch)

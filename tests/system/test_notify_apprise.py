@@ -17,7 +17,8 @@ from appliance.base.errors import ConfigError, MissingDependency, UsageError
 from appliance.base.yamlfile import loads
 from appliance.cli import main
 from appliance.config import AppriseTarget, SiteConfig
-from appliance.notify.target_check import TargetFinding, check_targets
+from appliance.config.values import Finding
+from appliance.notify.target_check import check_targets
 from appliance.store.audit import AuditStore
 from tests.servers.receiver import Receiver
 from tests.support.notification_site import NotifyingSite, notifying
@@ -121,7 +122,7 @@ notify:
 """
 
 
-def check(text: str, *, contact: bool) -> list[TargetFinding]:
+def check(text: str, *, contact: bool) -> list[Finding]:
     return list(check_targets(loads(text, SiteConfig).notify, public_url="", has_judge=False, contact=contact))
 
 

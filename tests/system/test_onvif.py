@@ -33,7 +33,7 @@ FIND_AND_ASK = """
 import asyncio, sys
 from appliance.base.clock import SystemClock
 from appliance.onvif.camera_client import inspect_camera
-from appliance.cli.discover_command import discover_command
+from appliance.onvif.discovery import discover_command
 from appliance.onvif.discovery import discover_cameras
 from appliance.onvif.soap_client import OnvifAddress
 discover_command(as_json=True)

@@ -17,6 +17,7 @@ from appliance.bundle.bundle_store import BundleStore
 from appliance.bundle.rollout import begin_shadow, shadow_of
 from appliance.canary.proof_store import ProofStore
 from appliance.config import SiteConfig
+from appliance.core import shadow_trial
 from appliance.core.ingest_supervisor import IngestSupervisor
 from appliance.core.network_switch import NetworkSwitch
 from appliance.core.shadow_trial import ShadowSources, ShadowTrial
@@ -40,6 +41,7 @@ class Appliance:
 
     def __init__(self, folder: Path, cpu_s: float = 60.0) -> None:
         self.folder, self.heard = folder, []
+        self.draws: float | None = None  # watts; None: there is no meter
         self.heard: list[Any]
         self.store = BundleStore(folder / "models" / "bundles")
         self.store.incoming()
@@ -55,7 +57,7 @@ class Appliance:
         self.supervisor = IngestSupervisor(config, clock, replace_network=lambda reason: False)
         self.switch = NetworkSwitch(config, self.store, self.supervisor, clock, lambda: self.memory, self.proofs.agrees)
         sources = ShadowSources(
-            lambda: self.shed, lambda: SensorStatus(NOTHING, self.memory, None),
+            lambda: self.shed, lambda: SensorStatus(NOTHING, self.memory, self.watts()),
             lambda: self.switch.status.progress in ("trying", "loading"),
         )  # fmt: skip
         self.shadow = ShadowTrial(
@@ -78,6 +80,13 @@ class Appliance:
 
     def lost(self, reason: str) -> None:
         pass
+
+    def watts(self) -> float | None:
+        """What a power meter says: 3 W at rest, 2 more with the network in force, `draws` more with the candidate."""
+        if self.draws is None:
+            return None
+        more = self.draws if self.shadow._is_candidate else 2.0
+        return 3.0 + (more if self.child else 0.0)
 
     @property
     def child(self) -> int:
@@ -168,6 +177,27 @@ def test_one_that_fails_or_hangs_is_stopped_and_ingest_goes_on(
     until(lambda: ref in site.store.in_force().quarantined, 180, lambda: site.shadow.status)
     until(lambda: shadow_of(site.store) is None and site.child == 0, 20)
     assert site.supervisor.starts == 1
+
+
+@pytest.mark.timeout(300)
+def test_one_that_takes_over_half_as_much_energy_again_leaves_where_power_is_measured(
+    make: Callable[..., Appliance], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stand-in for a meter: here is none, so joules of a real one are unmeasured."""
+    monkeypatch.setattr(shadow_trial, "METER_S", 0.5)
+    site = make()
+    site.draws = 10.0
+    ref = install(site.store, "5", noise, tmp_path)
+    begin_shadow(site.store, ref)
+    until(lambda: ref in site.store.in_force().quarantined, 120, lambda: site.shadow.status)
+    assert "times the energy" in site.store.in_force().quarantined[ref]
+    report = site.proofs.of(str(ref), "live")
+    assert report is not None
+    assert report.costs is not None
+    old, new = (each.joules for each in report.costs)
+    assert old
+    assert new
+    assert new > 1.5 * old
 
 
 @pytest.mark.timeout(300)

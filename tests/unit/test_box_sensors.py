@@ -34,7 +34,7 @@ MB = 1024 * 1024
 def test_a_raspberry_pi_is_asked_by_its_program_and_no_other_box_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("appliance.sensors.pi_sensors.RaspberryPiFirmware._call", lambda *_: "throttled=0x4")
+    monkeypatch.setattr("appliance.sensors.appliance_sensors.RaspberryPiFirmware._call", lambda *_: "throttled=0x4")
     found = partial(ApplianceSensors.found, tmp_path, lambda: pytest.fail("this box has no Hailo chip"))
     heat(tmp_path, 61.5)
     assert found().read() == SensorReading((Temperature("cpu-thermal", 61.5),))

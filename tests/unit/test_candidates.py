@@ -146,7 +146,8 @@ def test_the_alerts_that_people_reviewed_decide(
         (item,) = client.get("/api/v1/proofs").json()
         page = client.get("/proofs").text
     assert (item["candidate"], item["outcome"]) == ("settings strict", outcome)
-    assert "strict" in page
+    assert "settings strict" in page
+    assert ("each night: strict" in page) is (outcome == "not enough")
 
 
 @pytest.mark.thorough

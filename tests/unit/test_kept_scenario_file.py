@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from appliance.base.errors import EvidenceError
 from appliance.config import AlertsConfig, CameraConfig
-from appliance.keep.alert_footage import ClipWindow, _cut_unbroken, clip_window
-from appliance.keep.scenario_exporter import initial_events
+from appliance.keep.scenario_exporter import ClipWindow, _cut_unbroken, clip_window, initial_events
 from appliance.keep.scenario_file import EventStanding, KnownEvent, derive_truth
 from appliance.media.recorded import RecordedSegment
 from appliance.media.recording_reader import READ_DIRECTLY

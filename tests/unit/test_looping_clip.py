@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from appliance.base.errors import SourceRefused
-from appliance.demo.camera_clip import as_camera_clip
-from appliance.demo.looping_clip import LoopingClip
+from appliance.demo.looping_clip import LoopingClip, as_camera_clip
 
 
 def make(path: Path, codec: str, *, size: tuple[int, int] = (160, 120), frames: int = 25, rate: int = 10) -> Path:

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from appliance.base.clock import ManualClock
-from appliance.notify.delivery import TargetSender
+from appliance.notify.delivery import BACKOFF_LAST_S, TargetSender
 from appliance.notify.message import NotificationMessage, SendResult
-from appliance.notify.target_connection import BACKOFF_LAST_S
 from tests.support.notification_site import NotifyingSite, hook
 from tests.support.sample_rows import T0
 

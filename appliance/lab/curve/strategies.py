@@ -41,7 +41,10 @@ class Strategy:
 def all_strategies(footage: Sequence[ReplayedFootage], seeds: int) -> tuple[Strategy, ...]:
     """Return all strategies, the router first. seeds: repetitions of random."""
     apart = [each.merge_s for each in footage]
-    motion = [each for number, camera in enumerate(footage) for each in _motion_frames(number, camera)]
+    motion = [
+        _frame(number, each.t, each.motion, each.frame_bytes)
+        for number, camera in enumerate(footage) for each in camera.examined if each.motion > 0
+    ]  # fmt: skip
     return (
         Strategy(name="router", orders=(tuple(ranked(router_candidates(footage))),)),
         Strategy(name="confidence-only", orders=(tuple(ranked(confidence_candidates(footage))),)),
@@ -96,10 +99,6 @@ def spread(candidates: Sequence[Candidate], apart: Sequence[float]) -> list[Cand
                 too_close.append(each)
         left, share = too_close, share / 2 if share > 0.01 else 0.0
     return order
-
-
-def _motion_frames(number: int, camera: ReplayedFootage) -> list[Candidate]:
-    return [_frame(number, each.t, each.motion, each.frame_bytes) for each in camera.examined if each.motion > 0]
 
 
 def _all_examined(footage: Sequence[ReplayedFootage]) -> list[Candidate]:

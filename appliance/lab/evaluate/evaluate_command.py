@@ -19,13 +19,13 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
 from appliance.base.box_arrays import HeightFigures
 from appliance.base.clock import process_cpu_s
-from appliance.base.console import CommandProgress
+from appliance.base.console import COUNTED, CommandProgress
 from appliance.base.detector_config import DetectorConfig
 from appliance.base.errors import UsageError
+from appliance.base.json_lines import first_problem
 from appliance.detect import detector
 from appliance.detect.detector import ObjectDetector, UpscalingDetector
 from appliance.lab.evaluate.detection_figures import (
@@ -168,9 +168,8 @@ def read_report(path: Path) -> EvaluationReport:
     except OSError as error:
         raise UsageError(f"{path}: the figures cannot be read: {error.strerror}; {remedy}") from None
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        key = ".".join(map(str, first["loc"])) or "file"
-        raise UsageError(f"{path}: {key}: {first['msg']}: not figures of `vedette evaluate`; {remedy}") from None
+        fault = first_problem(error, "file")
+        raise UsageError(f"{path}: {fault}: not figures of `vedette evaluate`; {remedy}") from None
 
 
 def report_lines(report: EvaluationReport) -> list[str]:
@@ -561,7 +560,6 @@ def _notes(
 
 @contextmanager
 def _progress(name: str, count: int | None) -> Iterator[Callable[[], None]]:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with CommandProgress(*columns) as bar:
+    with CommandProgress(*COUNTED) as bar:
         task = bar.add_task(escape(name), total=count)
         yield lambda: bar.advance(task)

@@ -11,10 +11,9 @@ from typing import Any
 
 from pydantic import TypeAdapter
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
 from appliance.base.clock import Clock, SystemClock
-from appliance.base.console import CommandProgress
+from appliance.base.console import COUNTED, CommandProgress
 from appliance.base.errors import UsageError
 from appliance.lab.scenario.plot_page import (
     Plot,
@@ -319,8 +318,7 @@ def _count(number: int, what: str) -> str:
 
 @contextmanager
 def _progress(*, quiet: bool) -> Iterator[SweepProgress]:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with CommandProgress(*columns, quiet=quiet) as bar:
+    with CommandProgress(*COUNTED, quiet=quiet) as bar:
         task = bar.add_task("reading", total=None)
 
         def report_progress(done: int, of: int, what: str) -> None:
