@@ -36,10 +36,12 @@ from tests.support import waiting
 LIMITS = SandboxLimits(wall_s=20.0, memory_bytes=64 << 20, file_bytes_max=1 << 20, reply_bytes_max=8 << 20)
 
 
-@pytest.fixture(autouse=True)
-def _attacks_on_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, scope="module")
+def _attacks_on_the_path() -> Iterator[None]:
     """Let the child import the attacks: it may read modules of folders on the search path, and nothing beside them."""
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "support"))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.syspath_prepend(str(Path(__file__).parents[1] / "support"))
+        yield
 
 
 @pytest.fixture
