@@ -16,7 +16,7 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # malloc.h of g
 
 
 def hold_little() -> bool:
-    """Apply all of it to a long-lived process, before threads are started. False: not glibc."""
+    """Set malloc up for a long-lived process, before threads are started. False: not glibc."""
     return return_large_blocks() and share_heaps()
 
 
@@ -64,7 +64,7 @@ def spare_what_stays() -> None:
 def trim_heaps() -> bool:
     """Give the free pages of all heaps back; call it about each TRIM_EVERY_S. False: nothing was free, or not glibc.
 
-    Each thread has a heap of its own, and glibc shrinks one only from its end. The colour planes of a 720p frame have
+    glibc shrinks a heap only from its end. The colour planes of a 720p frame have
     230 kB, so they lie there, between what outlives them: with each lost connection the heap of a camera's thread kept
     more that was free (from 6 to 14 MB of each in ten minutes of faults, half of it in use), and so did the core's.
     """

@@ -1,16 +1,16 @@
 // @ts-check
-// What live video needs besides a player: messages out of a stream of bytes, how far behind the end to play, boxes in
-// time.
+// Live video beside the player: reads messages from the stream of bytes, says how far behind the newest frame to play,
+// and moves boxes between examined frames.
 const HEAD_BYTES = 6; // kind, camera, length (32 bits, big-endian): docs/dashboard.md
 const NEAR_S = 0.02; // a frame on screen and an examined one this near are the same
 const STALE_S = 1; // boxes older than this are not shown, and none is moved across a longer time
-const STEPS_KEPT = 6; // pieces whose length counts for how far behind the end to play
-const STEP_S_MAX = 2;
-const MARGIN_S = 0.25; // played this far behind the end beyond the length of a piece
-const MARGIN_LOST_S = 0.005; // by which a margin shrinks with each piece
+const STEPS_KEPT = 6; // fragments whose length counts for how far behind the buffer's end to play
+const STEP_S_MAX = 2; // a longer fragment counts as this long
+const MARGIN_S = 0.25; // played this far behind the end, beyond the length of a fragment
+const MARGIN_LOST_S = 0.005; // by which the margin shrinks with each fragment
 const STALL_MARGIN_S = 0.6; // after the video had nothing to play
 
-/** Takes bytes as they come, gives whole messages. */
+/** Collects bytes as they come and yields whole messages. */
 export class MessageReader {
 	data = new Uint8Array();
 	/**
@@ -42,11 +42,11 @@ export class MessageReader {
  * Follows cameras over one connection until it ends.
  * @param {LiveRequest} asked
  * @param {AbortSignal} signal
- * @param {(name: string, kind: string, body: Uint8Array) => void} hand called for each message
- * @param {() => void} [began] called whenever bytes have come
+ * @param {(name: string, kind: string, body: Uint8Array) => void} onMessage called for each message
+ * @param {() => void} [onBytes] called whenever bytes have come
  * @throws {Error} why the appliance refuses
  */
-export async function readLive({ names, when, codec }, signal, hand, began) {
+export async function readLive({ names, when, codec }, signal, onMessage, onBytes) {
 	const stream = when === "active" ? "sub" : "main";
 	const query = new URLSearchParams([...names.map(name => ["camera", name]), ...Object.entries({ when, stream, codec })]);
 	const answer = await fetch(`/api/v1/live?${query}`, { signal });
@@ -57,12 +57,12 @@ export async function readLive({ names, when, codec }, signal, hand, began) {
 	for (;;) {
 		const { value, done } = await reader.read();
 		if (done) return;
-		began?.();
-		for (const { kind, camera, body } of messages.read(value)) hand(names[camera], kind, body);
+		onBytes?.();
+		for (const { kind, camera, body } of messages.read(value)) onMessage(names[camera], kind, body);
 	}
 }
 
-/** Stays as far behind the end of the buffer as pieces are long, and a little. */
+/** Keeps the position behind the end of the buffer by the length of the longest recent fragment and a margin. */
 export class Pace {
 	margin = MARGIN_S;
 	steps = [0.5];

@@ -36,7 +36,7 @@ class ScenarioOutcome:
 
 @dataclass(frozen=True, slots=True)
 class OperatingPoint:
-    """A combination of settings with its outcomes. setting: empty for the present one, as the files have it."""
+    """A combination of settings with its outcomes. setting: empty for the current settings, as the files have them."""
 
     setting: SweepSetting
     outcomes: tuple[ScenarioOutcome, ...]
@@ -82,10 +82,14 @@ class RecallDifference:
 
 
 def outcome_of(name: str, result: ScenarioResult) -> ScenarioOutcome:
-    """Return the part of a scenario's result that is kept."""
+    """Return what the comparison of operating points needs of a scenario's result.
+
+    An expectation of several events is in the judgement once for each event that came and once for those that did
+    not; here it has one row.
+    """
     matches, events = result.judgement, result.events
-    required_of: dict[str, tuple[int, int]] = {}
-    keys: dict[int, str] = {}
+    required_of: dict[str, tuple[int, int]] = {}  # by expectation: events required, events missing
+    keys: dict[int, str] = {}  # of an expectation that was met before
     counts: dict[str, int] = {}
     for wanted, missing in (
         *((hit.wanted, 0) for hit in matches.hits),
