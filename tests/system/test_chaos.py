@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.chaos.__main__ import EXTRA, FAULTS, Plan, run
+from benchmarks.chaos.core_process import pictures_of
 from benchmarks.chaos.verify import ChaosResult
 from tests.servers.nats import find_nats_servers
 
@@ -20,7 +21,7 @@ def assert_nothing_lost(found: ChaosResult, plan: Plan) -> None:
     assert found.findings == []
     assert found.raised + found.unsaid == plan.questions == found.settled
     assert found.decisions == {"confirmed": plan.questions}, "each was judged, none given up"
-    assert found.media == plan.questions
+    assert found.media == sum(len(pictures_of(n)) for n in range(plan.questions))
 
 
 @pytest.mark.timeout(500)

@@ -228,7 +228,7 @@ def test_cameras_are_added_changed_and_removed_and_the_others_go_on(process: Pro
     until(lambda: len(process.of(IngestHealth)) > before + 1, 40)
     os.kill(process.child.pid, signal.SIGTERM)
     assert process.wait() == 0
-    assert b"the new cameras are refused: Value error, must begin with rtsp://" in process.noise
+    assert b"the new cameras are refused: gate.url: Value error, must begin with rtsp://" in process.noise
     assert list((Path(site["storage"]["dir"]) / "substreams").iterdir()) == [], "what is read no more leaves nothing"
     closed = [row.camera for row in process.of(SegmentRow)]
     assert {"gate", "yard"} <= set(closed), "the segments of a camera that was changed are closed"
