@@ -15,7 +15,7 @@ import pytest
 from appliance.base.clock import SystemClock
 from appliance.config import IngestConfig, SiteConfig
 from appliance.core.ingest_supervisor import IngestRefused, IngestSupervisor, IngestTooSlow
-from appliance.types import CameraState, IngestMessage
+from appliance.types import CameraState, IngestMessage, NetworksAnswer, NetworksCommand
 from tests.support.waiting import until
 
 CONFIG = SiteConfig.model_validate({"cameras": {"gate": {"url": "rtsp://viewer:hunter2@127.0.0.1/x"}}})
@@ -264,6 +264,19 @@ def test_a_child_that_has_worked_is_started_again_even_if_it_refuses_later(
     supervise('say("hello")\nout.close()\nsys.exit(2)\n')  # type: ignore[operator]
     listener.wait_for(2, deaths=1)
     assert listener.deaths[0] == "the ingest process ended (exit code 2); starting it again"
+
+
+def test_a_stop_ends_the_wait_for_a_switch_and_blames_no_network(supervise: object, listener: Listener) -> None:
+    supervisor = supervise('say("hello")\nsys.stdin.readline()\nsay("asked")\nsys.stdin.read()\n')  # type: ignore[operator]
+    listener.wait_for(1)
+    answers: list[NetworksAnswer | None] = []
+    command = NetworksCommand(id="1", networks={}, cameras={})
+    switching = threading.Thread(target=lambda: answers.append(supervisor.switch(command, 120.0)))
+    switching.start()
+    listener.wait_for(2)
+    supervisor.stop()
+    switching.join(60)
+    assert answers == [None], "an answer that refuses would quarantine the network"
 
 
 def test_what_the_child_writes_on_standard_error_is_kept_and_passed_on(capfd: pytest.CaptureFixture[str]) -> None:
