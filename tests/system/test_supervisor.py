@@ -267,13 +267,13 @@ def test_a_child_that_has_worked_is_started_again_even_if_it_refuses_later(
 
 
 def test_a_stop_ends_the_wait_for_a_switch_and_blames_no_network(supervise: object, listener: Listener) -> None:
-    supervisor = supervise('say("hello")\nsys.stdin.readline()\nsay("asked")\nsys.stdin.read()\n')  # type: ignore[operator]
+    supervisor = supervise('say("hello")\nfor line in sys.stdin: say(json.loads(line)["type"])\n')  # type: ignore[operator]
     listener.wait_for(1)
     answers: list[NetworksAnswer | None] = []
     command = NetworksCommand(id="1", networks={}, cameras={})
     switching = threading.Thread(target=lambda: answers.append(supervisor.switch(command, 120.0)))
     switching.start()
-    listener.wait_for(2)
+    until(lambda: command.type in listener.reasons, what="the child has been asked")
     supervisor.stop()
     switching.join(60)
     assert answers == [None], "an answer that refuses would quarantine the network"
