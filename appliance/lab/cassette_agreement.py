@@ -28,7 +28,7 @@ ORDERS = {"1": "reason_first", "2": "decision_first", "3": "one_token"}
 """By `answer_schema` of a verdict, the order in which a worker had its model answer."""
 ALL_RULES = "all rules"
 PAGE = 500  # alerts of one read
-_BY_REVIEW: Mapping[Review, Decision] = {"reviewed": "confirmed", "false_alarm": "rejected"}
+DECISION_OF_REVIEW: Mapping[Review | None, Decision] = {"reviewed": "confirmed", "false_alarm": "rejected"}
 
 EscalationKey = tuple[str, str, str, str, float]
 """Clip, camera, rule, label and time: an escalation, whatever evidence its steps had."""
@@ -156,6 +156,6 @@ def of_people(site_file: Path) -> Truth:
     answered: dict[str, Decision] = {}
     after: tuple[str, float, str] | None = None
     while page := archive.alerts(after, PAGE):
-        answered.update({row.id: _BY_REVIEW[row.review] for row in page if row.review is not None})
+        answered.update({row.id: DECISION_OF_REVIEW[row.review] for row in page if row.review is not None})
         after = (page[-1].camera, page[-1].t_start, page[-1].id)
     return lambda asked, verdict: answered.get(verdict.alert)

@@ -33,18 +33,18 @@ from appliance.explain.recording_tasks import (
     merged_spans,
     without_secrets,
 )
+from appliance.lab.cassette_agreement import DECISION_OF_REVIEW
 from appliance.lab.prove_command import job_call, kept_scenarios
 from appliance.sandbox.sandbox import SandboxError
 from appliance.store.archive import StorageArchive, settled_escalations
 from appliance.store.rows import AlertRow
-from appliance.types import Decision, Event, Review
+from appliance.types import Decision, Event
 from appliance.uplink.local_judge import JudgeChild
 from appliance.wire import Escalation
 
 ALERTS_MAX = 50  # reviewed alerts of a camera, and escalations, the newest
 NEAR_S = 5.0  # an alert of the store this near is the same
 NIGHT_S = 4 * 3600.0  # the longest that a job may take
-TRUTH: Mapping[Review | None, Decision] = {"reviewed": "confirmed", "false_alarm": "rejected"}
 FAILURES = (SandboxError, ModelError, SourceError, DetectorError)
 
 Known = tuple[bool, bool, bool | None]
@@ -84,13 +84,16 @@ class SettingsProof:
         """Return whether the change decides anything about a camera that is there before and after."""
         if camera not in self._then.cameras:
             return False
-        now, then = (without_secrets(each, camera, self._root) for each in (self._now, self._then))
+        now, then = self._sites(camera)
         cameras = [_without_words(each.cameras[camera]) for each in (now, then)]
         return cameras[0] != cameras[1] or (now.detector, now.alerts) != (then.detector, then.alerts)
 
+    def _sites(self, camera: str) -> tuple[DecisionConfig, DecisionConfig]:
+        """Return what decides about a camera: in force, and changed."""
+        return without_secrets(self._now, camera, self._root), without_secrets(self._then, camera, self._root)
+
     def _call(self, cameras: Sequence[str]) -> JobCall:
-        sites = [without_secrets(each, name, self._root) for name in cameras for each in (self._now, self._then)]
-        places = {place for site in sites for place in model_places(site.detector)[1]}
+        places = {place for name in cameras for site in self._sites(name) for place in model_places(site.detector)[1]}
         return job_call(self._root, sorted(places), NIGHT_S)
 
     def _known_on(self, camera: str, call: JobCall) -> Iterator[Known]:
@@ -100,9 +103,8 @@ class SettingsProof:
         if not spans:
             self._unread.append(f"{camera}: nothing is recorded")
             return
-        sites = [without_secrets(each, camera, self._root) for each in (self._now, self._then)]
-        setups = [TrialSetup(site, model_places(site.detector)[0]) for site in sites]
-        task = TrialTask(str(self._root), camera, spans, setups[0], setups[1])
+        now, then = (TrialSetup(site, model_places(site.detector)[0]) for site in self._sites(camera))
+        task = TrialTask(str(self._root), camera, spans, now, then)
         try:
             found = call("try_settings", TRIAL_TASK.dump_python(task, mode="json"), NIGHT_S)
         except FAILURES as error:
@@ -136,8 +138,8 @@ class SettingsProof:
         if not files:
             return iter(())
         passed = []
-        for site in (self._now, self._then):
-            sites = {name: without_secrets(site, name, self._root) for name in cameras}
+        for side, site in enumerate((self._now, self._then)):
+            sites = {name: self._sites(name)[side] for name in cameras}
             way = as_at_run_time(site.detector, self._root)
             task = ScenariosTask(files, sites, way, str(pull_folder()))
             try:
@@ -167,7 +169,7 @@ class SettingsProof:
                 there = paths and all(Path(path).is_file() for path in paths.values())
                 if not there or policy.forbids(row.body) or any(policy.withholds(row.camera, m.path) for m in media):
                     continue
-                truth = TRUTH[reviews[row.alert]]
+                truth = DECISION_OF_REVIEW[reviews[row.alert]]
                 yield each.verdict.decision == truth, self._answer(child, self._in_new_words(row.body), paths) == truth
         except EngineUnavailable as error:
             self._unread.append(f"verdicts: {error}")
