@@ -145,7 +145,7 @@ Exit code 0: tried. 2: wrong use, or nothing to try or to try it on.
     option("--camera", dest="cameras", action="append", default=[], metavar="NAME", help="only these; may be repeated"),
     option("--network", dest="models", action="append", default=[], metavar="NETWORK", help="only these, in turn"),
     JSON,
-    run="appliance.lab.advise_command:advise_command",
+    run="appliance.lab.prove_command:advise_command",
 )
 
 

@@ -149,7 +149,7 @@ Exit code 0: kept (with --run: and passed). 1: the footage is gone or the disk i
     switch("--complete", help="you saw the whole clip: nothing else in it should be reported"),
     switch("--run", help="run it at once, with the settings of today"),
     JSON,
-    run="appliance.lab.scenario.keep_command:keep_command",
+    run="appliance.lab.scenario.scenario_command:keep_command",
 )
 
 
@@ -165,7 +165,7 @@ List the scenarios that were kept on this appliance.
     CONFIG,
     _FOLDER,
     JSON_TABLE,
-    run="appliance.lab.scenario.keep_command:list_command",
+    run="appliance.lab.scenario.scenario_command:list_command",
 )
 
 
@@ -180,5 +180,5 @@ Delete a kept scenario with its clip. Nothing else does: neither the quota nor s
     option("name", metavar="NAME", help="as `vedette scenario list` calls it"),
     CONFIG,
     _FOLDER,
-    run="appliance.lab.scenario.keep_command:delete_command",
+    run="appliance.lab.scenario.scenario_command:delete_command",
 )
