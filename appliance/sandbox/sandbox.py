@@ -74,13 +74,14 @@ class SandboxLimits:
     wall_s: of a call. memory_bytes: beyond what the child holds with its modules loaded. file_bytes_max: of a file that
     it writes. idle_s: a child that was not called for so long ends, and gives its memory back. trim_s: one that is
     called again and again gives the free pages between what it keeps back so often, between two calls. rest_s: one that
-    was not called for so long does so, too.
+    was not called for so long does so, too. calls_max: after so many calls it ends instead.
     """
 
     wall_s: float = 10.0
     idle_s: float = 300.0
     trim_s: float = TRIM_EVERY_S
     rest_s: float = 1.0
+    calls_max: int = 2000  # FFmpeg keeps 0.2 to 0.8 kB of each file that it decodes: 1.6 MB at most
     memory_bytes: int = 512 * 1024 * 1024
     files_max: int = 64
     file_bytes_max: int = 0
@@ -456,9 +457,10 @@ def _serve_calls(channel: socket.socket, module: ModuleType, limits: SandboxLimi
     ready.register(channel, select.POLLIN)
     clock = SystemClock()
     trimmed, is_trimmed = clock.monotonic(), True
+    calls = 0
     while True:
         if not ready.poll(1000 * (limits.idle_s if is_trimmed else limits.rest_s)):
-            if is_trimmed:
+            if is_trimmed or calls >= limits.calls_max:
                 return 0
             trim_heaps()
             trimmed, is_trimmed = clock.monotonic(), True
@@ -469,6 +471,7 @@ def _serve_calls(channel: socket.socket, module: ModuleType, limits: SandboxLimi
             return 0
         if not _serve(channel, module, asked):
             return 1
+        calls += 1
         is_trimmed = clock.monotonic() - trimmed >= limits.trim_s
         if is_trimmed:
             trim_heaps()
