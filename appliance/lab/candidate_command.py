@@ -37,7 +37,6 @@ from appliance.lab.cassette_agreement import DECISION_OF_REVIEW, compared, of_pe
 from appliance.lab.prove_command import job_call, kept_scenarios, report_json, report_lines
 from appliance.sandbox.sandbox import SandboxError
 from appliance.settings.site_editor import SiteEditor, SiteProposal, digest_of
-from appliance.settings.yaml_edit import REMOVED, SiteChange
 from appliance.store.archive import StorageArchive, settled_escalations
 from appliance.store.rows import AlertRow
 from appliance.types import Decision, Event
@@ -145,7 +144,7 @@ def _parsed(text: str) -> KeyChange:
 
 def _proposal(site_file: Path, candidate: SettingsCandidate) -> SiteProposal:
     """Return the change of the site file as it is now. Raise ConfigError, UsageError: there is nothing to change."""
-    changes = [SiteChange(each.path, REMOVED if each.remove else each.value) for each in candidate.changes]
+    changes = [each.change() for each in candidate.changes]
     proposal = SiteEditor(site_file).propose(changes, digest_of(yamlfile.read_text(site_file)))
     if not proposal.diff:
         raise UsageError(f"{candidate.name}: the site file has these values already")

@@ -26,10 +26,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from appliance.base.child_modules import SANDBOX, end_child
+from appliance.base.child_modules import SANDBOX, ChildCpu, end_child
 from appliance.base.clock import Clock, SystemClock, process_cpu_s
 from appliance.base.errors import VedetteError, printable
-from appliance.base.machine import family_cpu_s
 from appliance.base.malloc import TRIM_EVERY_S, spare_what_stays, trim_heaps
 from appliance.sandbox.confinement import confine, library_policy
 from appliance.sandbox.peak_memory import keep_open, let_go
@@ -218,12 +217,9 @@ class Sandbox:
             return
 
         def watch() -> None:
-            used_s, since = -1.0, self._clock.monotonic()
+            cpu = ChildCpu(child.pid, self._clock)
             while not over.wait(still_s / 10):
-                now_s, now = family_cpu_s(child.pid), self._clock.monotonic()
-                if now_s > used_s:
-                    used_s, since = now_s, now
-                elif now - since > still_s:
+                if cpu.still_s() > still_s:
                     self._is_still = True
                     child.kill()
                     return
