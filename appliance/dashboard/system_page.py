@@ -23,12 +23,10 @@ from appliance.dashboard.savings_api import (
     COST_DAYS,
     HEADLINE_AFTER_S,
     SETTLED_AFTER_S,
-    By,
     CostPart,
-    History,
     SavingsPart,
-    draw,
 )
+from appliance.dashboard.savings_history_api import By, History, draw
 from appliance.dashboard.scenarios_api import Exporter, Jobs
 from appliance.dashboard.schemas import API
 from appliance.dashboard.settings_api import ConnectionReport, Settings, SettingsReport, installed_networks
