@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
@@ -153,7 +153,8 @@ class ChangeSettings(RequestModel):
         """Return the changes. Raise Problem if a secret that was not given came back as it was shown."""
         for change in self.changes:
             if _holds_hidden(change.value):
-                raise Problem(422, f"{_dotted(change.path)}: {HIDDEN} is no value; leave a secret out to keep it.")
+                key = ".".join(map(str, change.path))
+                raise Problem(422, f"{key}: {HIDDEN} is no value; leave a secret out to keep it.")
         return [each.change() for each in self.changes]
 
 
@@ -342,7 +343,7 @@ def take_edit(request: Request, part: Settings) -> SettingsReport:
 @router.get("/versions")
 def versions(part: Settings) -> VersionList:
     """Return the last texts of the site file."""
-    return VersionList(versions=[VersionItem.model_validate(each) for each in part.service.versions()])
+    return VersionList(versions=[VersionItem.model_validate(each) for each in part.service.versions.all()])
 
 
 @router.get("/versions/{number}")
@@ -391,10 +392,6 @@ def _holds_hidden(value: Any) -> bool:
     if isinstance(value, dict | list):
         return any(_holds_hidden(item) for item in (value.values() if isinstance(value, dict) else value))
     return isinstance(value, str) and (HIDDEN in value)
-
-
-def _dotted(path: Sequence[str | int]) -> str:
-    return ".".join(map(str, path))
 
 
 def user_of(request: Request) -> str:

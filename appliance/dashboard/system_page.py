@@ -60,7 +60,7 @@ def settings_page(rev: Rev, templates: TemplatesPart, settings: Settings) -> HTM
     """Return the page of the site file: whether it is in force as it stands, and its versions."""
     service = settings.service
     return templates.page(
-        "settings.html", here="/settings", rev=rev, report=SettingsReport.of(service), versions=service.versions(),
+        "settings.html", here="/settings", rev=rev, report=SettingsReport.of(service), versions=service.versions.all(),
         cameras=sorted(service.running.config.cameras),
         forms=[each for each in forms().values() if each.name != "camera"],
         certificate=ConnectionReport.of(settings.certificate).certificate,
