@@ -186,7 +186,7 @@ class Watched:
 
 
 @pytest.fixture(scope="session")
-def window(browser: playwright.Browser) -> playwright.BrowserContext:
+def shared_context(browser: playwright.Browser) -> playwright.BrowserContext:
     """A context for the pages of many tests, each of which has a port and so an origin of its own. For each context
     Chromium starts a process, which is a third of a page's cost; one page stays, and with it the site's process."""
     context = browser.new_context()
@@ -194,6 +194,15 @@ def window(browser: playwright.Browser) -> playwright.BrowserContext:
     kept.route("**/*", lambda route: route.fulfill(body="", content_type="text/html"))
     kept.goto("http://127.0.0.1:9/")
     return context
+
+
+@pytest.fixture
+def window(shared_context: playwright.BrowserContext) -> Iterator[playwright.BrowserContext]:
+    """For pages of a test that stores nothing but cookies beyond its origin: they are gone after it."""
+    yield shared_context
+    for page in shared_context.pages[1:]:
+        page.close()
+    shared_context.clear_cookies()
 
 
 @pytest.fixture
@@ -212,7 +221,4 @@ def visit(window: playwright.BrowserContext, house: House) -> Iterator[Callable[
 
     yield open_page
     faults = [fault for watched in opened for fault in watched.faults]
-    for watched in opened:
-        watched.page.close()
-    window.clear_cookies()
     assert not faults, faults
