@@ -1,4 +1,4 @@
-"""Name the modules that run in processes of their own, and end a child.
+"""Name the modules that run in processes of their own, watch a child's CPU time, and end it.
 
 Whoever starts a child takes its module from here, so that the import tests can follow a name that is no import.
 """
@@ -8,6 +8,9 @@ from __future__ import annotations
 import contextlib
 import subprocess
 from typing import Final
+
+from appliance.base.clock import Clock
+from appliance.base.machine import family_cpu_s
 
 CLOUD_WORKER: Final = "cloud_worker"
 APPLIANCE: Final = "appliance"
@@ -48,6 +51,22 @@ RUNTIME: Final = (
 LAB: Final = (BENCH,)
 """The children of commands in `appliance.lab`."""
 KILLED_S_MAX = 10.0  # a killed process is gone at once, but one that is stuck in a driver does not even die
+
+
+class ChildCpu:
+    """Tells how long a child and all that it started have gone without CPU time: it hangs, or waits. One thread."""
+
+    def __init__(self, pid: int, clock: Clock) -> None:
+        self.used_s = 0.0
+        """CPU time at the last call of `still_s`."""
+        self._pid, self._clock, self._since = pid, clock, clock.monotonic()
+
+    def still_s(self) -> float:
+        """Return the seconds since a call found more CPU time than the one before it, or since the beginning."""
+        now, before_s, self.used_s = self._clock.monotonic(), self.used_s, family_cpu_s(self._pid)
+        if self.used_s > before_s:
+            self._since = now
+        return now - self._since
 
 
 def end_child(child: subprocess.Popen[bytes], *, asked_s: float = 0.0, killed_s: float = KILLED_S_MAX) -> None:

@@ -122,7 +122,7 @@ class LogRing(logging.Handler):
         known: LogLevel = next((each for each in LOG_LEVELS if each == name), "info")
         text_shown = "\n".join(printable(each) for each in redact(text[:RING_TEXT_MAX]).split("\n"))
         with self._ring_lock:
-            self._lines.append(LogLine(next(self._numbers), t, known, printable(room), text_shown))
+            self._lines.append(LogLine(next(self._numbers), t, known, sys.intern(printable(room)), text_shown))
 
 
 def log_text(lines: Iterable[LogLine]) -> str:

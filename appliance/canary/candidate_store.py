@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from appliance.base.errors import UsageError
 from appliance.canary.proof_store import ProofStore
 from appliance.media.atomic_file import write_file
+from appliance.settings.yaml_edit import REMOVED, SiteChange
 from appliance.store.paths import CANDIDATES
 
 logger = logging.getLogger(__name__)
@@ -25,13 +26,16 @@ _NAME = re.compile(r"^[a-z0-9][a-z0-9_-]{0,39}$")
 
 
 class KeyChange(BaseModel):
-    """A value of the site file by its path. remove: the key goes."""
+    """A value of the site file by its path, as JSON. remove: the key goes."""
 
     model_config = ConfigDict(frozen=True)
 
     path: tuple[str | int, ...]
     value: Any = None
     remove: bool = False
+
+    def change(self) -> SiteChange:
+        return SiteChange(self.path, REMOVED if self.remove else self.value)
 
 
 class SettingsCandidate(BaseModel):

@@ -16,6 +16,9 @@ from appliance.base.telemetry import configure_logging
 from appliance.cli.appliance_commands import APPLIANCE
 from appliance.cli.command_table import build_parser
 from appliance.cli.lab_commands import LAB
+from appliance.cli.network_commands import NETWORKS
+from appliance.cli.replay_commands import REPLAY
+from appliance.cli.scenario_commands import SCENARIO
 
 logger = logging.getLogger(__name__)
 
@@ -24,7 +27,10 @@ _ORDER = (
     "check", "run", "replay", "scenario", "tune", "evaluate", "bench", "cassette", "calibrate", "export", "egress",
     "notify", "models", "advise", "candidate", "users", "diagnostics", "backup", "restore", "cameras", "judge", "demo",
 )  # fmt: skip
-COMMANDS = sorted([*APPLIANCE.rows, *LAB.rows], key=lambda command: _ORDER.index(command.name.split()[0]))
+COMMANDS = sorted(
+    (command for table in (APPLIANCE, NETWORKS, SCENARIO, LAB, REPLAY) for command in table.rows),
+    key=lambda command: _ORDER.index(command.name.split()[0]),
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

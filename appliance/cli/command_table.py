@@ -139,10 +139,6 @@ def build_parser(commands: Iterable[Command]) -> argparse.ArgumentParser:
     return root
 
 
-def _checked(settings: dict[str, Any]) -> dict[str, Any]:
-    return {"type": named_path} if settings.get("type") is Path else {}
-
-
 def _add_parser(families: dict[str, _Verbs], command: Command) -> CommandParser:
     family, _, verb = command.name.rpartition(" ")
     known: dict[str, Any] = {"help": command.summary}
@@ -154,5 +150,6 @@ def _add_parser(families: dict[str, _Verbs], command: Command) -> CommandParser:
     for each in (*_EVERYWHERE, *command.options):
         if each.group not in groups:
             groups[each.group] = parser.add_argument_group(each.group)
-        groups[each.group].add_argument(*each.flags, **{**each.settings, **_checked(each.settings)})
+        checked = {"type": named_path} if each.settings.get("type") is Path else {}
+        groups[each.group].add_argument(*each.flags, **{**each.settings, **checked})
     return parser

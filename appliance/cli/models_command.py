@@ -41,7 +41,8 @@ def list_command(*, as_json: bool) -> int:
     store = bundle_store()
     installed = store.installed()
     if as_json:
-        print(json.dumps([{**_json(each), "versions": _versions(each.name, installed)} for each in found], indent=1))
+        versions = {each.name: [ref.version for ref in installed if ref.name == each.name] for each in found}
+        print(json.dumps([{**_json(each), "versions": versions[each.name]} for each in found], indent=1))
         return 0
     for each in found:
         bundle = each.bundle
@@ -112,10 +113,6 @@ def verify_command(names: Sequence[str], *, as_json: bool) -> int:
             if each.state == "damaged":
                 print(f"{'':20} delete the file, then: vedette models pull {each.name}")
     return 0 if all(each.state in ("bundled", "ready") for each in found) else 1
-
-
-def _versions(name: str, installed: Mapping[BundleRef, BundleManifest]) -> list[str]:
-    return [ref.version for ref in installed if ref.name == name]
 
 
 def _status(bundles: Mapping[str, ModelEntry]) -> list[ModelStatus]:

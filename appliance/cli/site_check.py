@@ -1,7 +1,4 @@
-"""`vedette check`: tries each part of a site file for a moment and reports one finding for each.
-
-Estimates how busy the detector will be, and which known network would find more on this machine.
-"""
+"""`vedette check`: tries each part of a site file for a moment and reports one finding for each."""
 
 from __future__ import annotations
 
@@ -10,48 +7,40 @@ import os
 import shutil
 import socket
 import stat
-import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
-import numpy as np
 from rich.table import Table
 
 from appliance import config
-from appliance.base import machine, yamlfile
-from appliance.base.clock import Clock, SystemClock, process_cpu_s
+from appliance.base import yamlfile
+from appliance.base.clock import Clock, SystemClock
 from appliance.base.console import text_console
 from appliance.base.errors import (
-    DetectorError,
     MissingDependency,
-    ModelError,
     SourceError,
     SourceRefused,
     StoreError,
     StoreUnavailable,
     camera_address,
 )
+from appliance.cli.detector_check import Lines, detector_findings
 from appliance.config import CameraConfig, SiteConfig
 from appliance.config.secrets_file import secrets_exposed, secrets_path
 from appliance.config.values import Finding
-from appliance.detect import detector, runtime_choice
-from appliance.detect.detector import ObjectDetector, recheck_settings
-from appliance.detect.model_advice import DetectorLoad, better_models, inferences_wanted
-from appliance.detect.model_files import model_bundles
-from appliance.detect.network_detector import NetworkDetector
+from appliance.detect import runtime_choice
+from appliance.detect.model_advice import DetectorLoad
 from appliance.detect.runtime_choice import RuntimeOption, runtime_options, table_lines
-from appliance.detect.variant_measurement import variant_advice
 from appliance.ingest.camera_hardware import HardwareDecoders
 from appliance.ingest.camera_probe import ProbeResult, probe
 from appliance.ingest.process import RING_FREE_BYTES_MIN
 from appliance.ingest.rtsp_source import is_address
 from appliance.mqtt.broker_session import check_mqtt
 from appliance.notify.target_check import check_targets
-from appliance.rules.reportable import unknown_labels
 from appliance.sandbox.confinement import missing_confinement
 from appliance.store.paths import DATABASE, PREROLL
 from appliance.store.quotas import StorageLimits
@@ -60,28 +49,6 @@ from appliance.store.users import stored_users
 from appliance.types import HARDWARE_KINDS
 from appliance.web.tls import ServerCertificate
 
-RUNS = 5  # the median counts; one more before them is for memory and caches
-MEMORY_LEFT_BYTES = 64_000_000  # with all networks loaded: for segments, pages and peaks of frames
-FRAME_SIZE = (1280, 720)  # of a usual camera; the detector asks for it smaller
-GREY = 114  # letterbox padding of YOLO networks, 0..255
-
-
-def measure_load(detector: ObjectDetector, cameras: Mapping[str, CameraConfig]) -> DetectorLoad | None:
-    """Measure an inference; None: the detector does not answer."""
-    width, height = detector.preferred_size(*FRAME_SIZE)
-    frame = np.full((height, width, 3), GREY, np.uint8)
-    took = []
-    try:
-        for _ in range(RUNS + 1):
-            began = process_cpu_s()
-            detector.detect([frame])
-            took.append(process_cpu_s() - began)
-    except DetectorError:
-        return None
-    return DetectorLoad(statistics.median(took[1:]), inferences_wanted(cameras))
-
-
-Lines = Mapping[tuple[str | int, ...], int]
 Level = Literal["ok", "warning", "unreachable", "wrong"]
 PROBES_AT_ONCE = 8  # cameras; each decodes for a moment, and more would slow each other down
 BROKER_TIMEOUT_S = 3.0  # TCP repeats a lost SYN after 1 s
@@ -121,7 +88,7 @@ def _findings(site: SiteConfig, lines: Lines, options: Sequence[RuntimeOption], 
     yield _storage(site.storage.dir)
     yield from _preroll(site)
     yield from _forecast(site, SystemClock())
-    yield from _detector(site, lines, loads, options)
+    yield from detector_findings(site.for_ingest(), lines, loads, options)
     yield from _hardware_decode(site)
     yield _confinement()
     yield _dashboard(site)
@@ -268,57 +235,6 @@ def _existing(folder: Path) -> Path:
     return next(place for place in [folder.absolute(), *folder.absolute().parents] if place.exists())
 
 
-def _detector(
-    site: SiteConfig, lines: Lines, loads: list[DetectorLoad], options: Sequence[RuntimeOption]
-) -> Iterator[Finding]:
-    try:
-        loaded = detector.load(runtime_choice.with_remembered_runtime(site.detector, site.storage.dir))
-    except (ModelError, MissingDependency) as error:
-        yield Finding("detector", "wrong", str(error))
-        return
-    if loaded.warning:
-        yield Finding("detector.model", "warning", loaded.warning)
-    else:
-        yield Finding("detector.model", "ok", f"{loaded.name}, {len(loaded.labels)} classes")
-    yield from _variant(site, loaded)
-    yield from _runtime(site, options)
-    yield from _recheck_model(site)
-    yield from _load(site, loaded, loads)
-    own: dict[str, tuple[str, ...]] = {}
-    yield from _own_networks(site, own)
-    for name, camera in site.cameras.items():
-        for unknown in unknown_labels(camera.rules, own.get(camera.model or "", loaded.labels)):
-            place = ("cameras", name, "rules", unknown.rule, "labels", unknown.label)
-            yield Finding(yamlfile.place_in_file(place, lines), "wrong", unknown.text)
-
-
-def _own_networks(site: SiteConfig, labels: dict[str, tuple[str, ...]]) -> Iterator[Finding]:
-    """Find whether networks that cameras have for themselves load beside the other. labels: gets theirs, by name."""
-    for settings in site.for_ingest().own_networks():
-        place = f"cameras.*.model {settings.model}"
-        try:
-            network = detector.load(runtime_choice.with_remembered_runtime(settings, site.storage.dir))
-        except (ModelError, MissingDependency) as error:
-            yield Finding(place, "wrong", str(error))
-            continue
-        labels[settings.model] = network.labels
-        known = machine.memory_bytes()
-        if known is not None and known[1] < MEMORY_LEFT_BYTES:
-            text = f"with both networks {known[1] / 1e6:.0f} MB of memory are left: take `model` out of the cameras"
-            yield Finding(place, "wrong", text)
-        else:
-            yield Finding(place, "ok", f"{network.name}, {len(network.labels)} classes, beside the network of all")
-
-
-def _variant(site: SiteConfig, loaded: ObjectDetector) -> Iterator[Finding]:
-    """Find whether a variant of a network was measured on scenarios; nothing where models.toml knows it."""
-    found = detector.locate(site.detector)
-    if found is not None and not found.labels and isinstance(loaded, NetworkDetector):
-        advice = variant_advice(found.path, loaded.runtime.metadata)
-        if advice is not None:
-            yield Finding("detector.model", "ok" if advice[0] else "warning", advice[1])
-
-
 def _hardware_decode(site: SiteConfig, decoders: HardwareDecoders | None = None) -> Iterator[Finding]:
     """Report what the requested hardware gives; nothing if software decodes every camera. decoders: as probed."""
     decoders = decoders or HardwareDecoders(site.decode)
@@ -343,55 +259,6 @@ def _confinement() -> Finding:
     return Finding("confinement", "warning" if missing else "ok", text)
 
 
-def _recheck_model(site: SiteConfig) -> Iterator[Finding]:
-    if not site.second_look.enabled or site.second_look.model is None:
-        return
-    try:
-        found = detector.load(recheck_settings(site.second_look.model, site.detector))
-    except (ModelError, MissingDependency) as error:
-        yield Finding("second_look.model", "wrong", str(error))
-    else:
-        yield Finding("second_look.model", "ok", found.name)
-
-
-def _load(site: SiteConfig, loaded: ObjectDetector, loads: list[DetectorLoad]) -> Iterator[Finding]:
-    """Find how busy the detector will be, and what would find more here. loads: gets what was measured."""
-    load = measure_load(loaded, site.cameras)
-    if load is None or not load.wanted:
-        return
-    loads.append(load)
-    text = (
-        f"{load.wanted:g} inferences a second when every camera moves, {load.inference_s * 1e3:.0f} ms each: "
-        f"{load.share:.0%} of one core"
-    )
-    if load.share > 1:
-        text += "; cameras will be overloaded: lower detect.fps, take a quicker network, or fewer cameras"
-    yield Finding("detector", "warning" if load.share > 1 else "ok", text)
-    better = better_models(site.detector.model, model_bundles(), site.cameras, load)
-    if better:
-        best = better[0]
-        yield Finding(
-            "detector.model",
-            "ok",
-            f"{best.name} finds more on pictures that no network here was tuned to (AP50 {best.ap50:.2f} against "
-            f"{best.ap50_now:.2f}) at {best.cost:.1f} times the cost, {best.load:.0%} of one core here: "
-            f"vedette models pull {best.name}",
-        )
-
-
-def _runtime(site: SiteConfig, options: Sequence[RuntimeOption]) -> Iterator[Finding]:
-    """Report what `auto` chose on this machine and what failed to start; nothing if there is no choice."""
-    known = runtime_choice.remembered_choice(site.detector, site.storage.dir)
-    if known is not None:
-        yield Finding("detector.backend", "ok", known.summary)
-    elif len(found := runtime_choice.candidates_for(site.detector)) > 1:
-        names = ", ".join(map(str, found))
-        yield Finding("detector.backend", "ok", f"the first start measures which is fastest: {names}")
-    for each in options:
-        if each.state == "refused":
-            yield Finding("detector.backend", "warning", f"{each.way} does not come up: {each.reason}")
-
-
 @dataclass(frozen=True, slots=True)
 class _Answer:
     """The answer of one stream of a camera. detects: it is the one that is decoded."""
@@ -413,7 +280,7 @@ def _probed(site: SiteConfig) -> list[_Answer]:
         return list(pool.map(lambda job: _answer(*job), jobs))
 
 
-def _answer(key: str, name: str, camera: config.CameraConfig, url: str) -> _Answer:
+def _answer(key: str, name: str, camera: CameraConfig, url: str) -> _Answer:
     detects = key == "detect_url" or camera.detect_url is None
     try:
         return _Answer(f"cameras.{name}.{key}", probe(name, camera, url, key), detects)

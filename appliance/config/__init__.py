@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from appliance.config.arming_config import ARMED as ARMED
     from appliance.config.arming_config import DISARMED as DISARMED
     from appliance.config.arming_config import ArmingConfig as ArmingConfig
-    from appliance.config.arming_config import ProfileConfig as ProfileConfig
-    from appliance.config.arming_config import ProfileHours as ProfileHours
     from appliance.config.camera_config import BlurMode as BlurMode
     from appliance.config.camera_config import CameraConfig as CameraConfig
     from appliance.config.camera_config import CameraDecodeConfig as CameraDecodeConfig
@@ -27,11 +25,8 @@ if TYPE_CHECKING:
     from appliance.config.camera_config import ExitRule as ExitRule
     from appliance.config.camera_config import LatencyMode as LatencyMode
     from appliance.config.camera_config import LineRule as LineRule
-    from appliance.config.camera_config import NeverExportConfig as NeverExportConfig
     from appliance.config.camera_config import PrivacyConfig as PrivacyConfig
-    from appliance.config.camera_config import RecordingMode as RecordingMode
     from appliance.config.camera_config import Rule as Rule
-    from appliance.config.camera_config import RuleBase as RuleBase
     from appliance.config.camera_config import rule_labels as rule_labels
     from appliance.config.escalation_config import BudgetConfig as BudgetConfig
     from appliance.config.escalation_config import EscalationConfig as EscalationConfig
@@ -51,7 +46,6 @@ if TYPE_CHECKING:
     from appliance.config.notify_targets import NtfyTarget as NtfyTarget
     from appliance.config.notify_targets import PushTarget as PushTarget
     from appliance.config.notify_targets import Target as Target
-    from appliance.config.notify_targets import TargetName as TargetName
     from appliance.config.notify_targets import WebhookTarget as WebhookTarget
     from appliance.config.notify_targets import signing_key as signing_key
     from appliance.config.site_file import AdjoiningConfig as AdjoiningConfig
@@ -65,32 +59,25 @@ if TYPE_CHECKING:
     from appliance.config.site_file import JudgeCostConfig as JudgeCostConfig
     from appliance.config.site_file import LoadSheddingConfig as LoadSheddingConfig
     from appliance.config.site_file import ReplaySections as ReplaySections
-    from appliance.config.site_file import SensorsConfig as SensorsConfig
     from appliance.config.site_file import SiteConfig as SiteConfig
     from appliance.config.site_file import SiteIdentity as SiteIdentity
     from appliance.config.site_file import load as load
     from appliance.config.site_file import loads as loads
     from appliance.config.site_file import of_cameras as of_cameras
     from appliance.config.storage_config import CameraQuotaConfig as CameraQuotaConfig
-    from appliance.config.storage_config import QuotaConfig as QuotaConfig
     from appliance.config.storage_config import StorageConfig as StorageConfig
     from appliance.config.values import DAYS as DAYS
-    from appliance.config.values import Amount as Amount
-    from appliance.config.values import Day as Day
     from appliance.config.values import Schedule as Schedule
-    from appliance.config.values import Seconds as Seconds
     from appliance.config.values import Share as Share
     from appliance.config.values import SharePoint as SharePoint
-    from appliance.config.values import Title as Title
     from appliance.config.values import id_of as id_of
 
 # Where each of these names is. A test holds the two lists against each other.
 _HOMES = {
-    "appliance.config.arming_config": "ARMED DISARMED ArmingConfig ProfileConfig ProfileHours",
+    "appliance.config.arming_config": "ARMED DISARMED ArmingConfig",
     "appliance.config.camera_config": (
         "BlurMode CameraConfig CameraDecodeConfig CameraName DecodeConfig DetectConfig DwellRule "
-        "EnterRule ExitRule LatencyMode LineRule NeverExportConfig PrivacyConfig RecordingMode Rule "
-        "RuleBase rule_labels"
+        "EnterRule ExitRule LatencyMode LineRule PrivacyConfig Rule rule_labels"
     ),
     "appliance.config.escalation_config": (
         "BudgetConfig EscalationConfig LocalJudgeConfig OffPeakConfig PricesConfig RouterConfig TtlHoursConfig "
@@ -99,15 +86,15 @@ _HOMES = {
     "appliance.config.ingest_config": "OWN_NETWORKS_MAX RecheckConfig HealthConfig IngestConfig",
     "appliance.config.mqtt_config": "MqttConfig",
     "appliance.config.notify_targets": (
-        "AppriseTarget HttpTarget NtfyTarget PushTarget Target TargetName WebhookTarget signing_key"
+        "AppriseTarget HttpTarget NtfyTarget PushTarget Target WebhookTarget signing_key"
     ),
     "appliance.config.site_file": (
         "AdjoiningConfig AlertsConfig CloudCostConfig CostsConfig DashboardConfig DashboardSections DecisionConfig "
-        "EdgeCostConfig JudgeCostConfig LoadSheddingConfig ReplaySections SensorsConfig SiteConfig "
-        "SiteIdentity load loads of_cameras"
+        "EdgeCostConfig JudgeCostConfig LoadSheddingConfig ReplaySections SiteConfig SiteIdentity load "
+        "loads of_cameras"
     ),
-    "appliance.config.storage_config": "CameraQuotaConfig QuotaConfig StorageConfig",
-    "appliance.config.values": "DAYS Amount Day Schedule Seconds Share SharePoint Title id_of",
+    "appliance.config.storage_config": "CameraQuotaConfig StorageConfig",
+    "appliance.config.values": "DAYS Schedule Share SharePoint id_of",
     "appliance.base.detector_config": "DetectorConfig",
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names.split()}

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import IO, Protocol
 
 from appliance.base.backoff import Backoff
-from appliance.base.child_modules import INGEST, end_child
+from appliance.base.child_modules import INGEST, ChildCpu, end_child
 from appliance.base.clock import Clock
 from appliance.base.detector_config import DetectorConfig
 from appliance.base.errors import UsageError, VedetteError
@@ -239,8 +239,7 @@ class IngestSupervisor:
 
     def _try(self, config: IngestConfig, wait_s: float, wait_share: float) -> tuple[bytes, bytes, int]:
         """Return what a child that tries wrote, what it complained of, and its exit code. Raise IngestRefused."""
-        began = still_since = self._clock.monotonic()
-        used_s = 0.0
+        began = self._clock.monotonic()
         given: bytes | None = config.model_dump_json().encode() + b"\n"
         try:
             child = subprocess.Popen(
@@ -250,21 +249,21 @@ class IngestSupervisor:
         except OSError as error:
             raise IngestRefused(f"these settings could not be tried: {error.strerror}") from None
         with child:
+            cpu = ChildCpu(child.pid, self._clock)
             while True:
                 try:
                     out, noise = child.communicate(given, timeout=_LOOK_S)
                     return out, noise, child.returncode
                 except subprocess.TimeoutExpired:
                     given = None  # it has it
-                    now, before_s, used_s = self._clock.monotonic(), used_s, family_cpu_s(child.pid)
-                    still_since = now if used_s - before_s > 0 else still_since
-                    hangs = used_s > max(wait_s, HANG_SHARE_MAX * self._load_cpu_s) or now - still_since > STILL_S
-                    if self._stop.is_set() or hangs or now - began > wait_share * wait_s:
+                    still_s, took_s = cpu.still_s(), self._clock.monotonic() - began
+                    hangs = cpu.used_s > max(wait_s, HANG_SHARE_MAX * self._load_cpu_s) or still_s > STILL_S
+                    if self._stop.is_set() or hangs or took_s > wait_share * wait_s:
                         for pid in reversed(process_family(child.pid)):
                             with contextlib.suppress(OSError):
                                 os.kill(pid, signal.SIGKILL)
                         raise (IngestRefused if hangs else IngestTooSlow)(
-                            f"what they ask for did not load within {now - began:.0f} s, {used_s:.0f} s of CPU time"
+                            f"what they ask for did not load within {took_s:.0f} s, {cpu.used_s:.0f} s of CPU time"
                         ) from None
 
     def reconfigure(self, config: IngestConfig) -> None:

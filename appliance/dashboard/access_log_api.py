@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from appliance.dashboard.alert_reader import time_of
 from appliance.dashboard.exports_api import Log
-from appliance.dashboard.savings_api import csv_file
+from appliance.dashboard.savings_history_api import csv_file
 from appliance.dashboard.schemas import API, ApiModel
 from appliance.store.users import LOG_ROWS_MAX, AccessLog, AccessQuery
 from appliance.web.route_list import RouteList

@@ -18,7 +18,6 @@ from appliance.base.clock import Clock
 from appliance.config import DashboardConfig, DashboardSections
 from appliance.dashboard import (
     access_log_api,
-    access_page,
     account_api,
     agreement_api,
     alerts_api,
@@ -28,7 +27,6 @@ from appliance.dashboard import (
     backup_api,
     camera_finder_api,
     camera_setup_api,
-    camera_setup_page,
     cameras_api,
     cameras_page,
     cascade_api,
@@ -39,7 +37,6 @@ from appliance.dashboard import (
     headroom_api,
     health_api,
     live_api,
-    live_page,
     metrics_api,
     models_api,
     notify_api,
@@ -47,9 +44,9 @@ from appliance.dashboard import (
     proofs_api,
     ptz_api,
     push_api,
-    pwa_api,
     recordings_api,
     savings_api,
+    savings_history_api,
     scenarios_api,
     settings_api,
     setup_api,
@@ -82,16 +79,14 @@ if TYPE_CHECKING:
 APIS = (
     access_log_api, account_api, agreement_api, alerts_api, analyze_api, arming_api, backup_api, camera_finder_api,
     camera_setup_api, cameras_api, cascade_api, erasures_api, events_api, exports_api, false_alarms_api, headroom_api,
-    health_api, live_api, metrics_api, models_api, notify_api, push_api, proofs_api, ptz_api, pwa_api,
-    recordings_api, savings_api, scenarios_api, session_api, settings_api, setup_api, snooze_api, storage_api,
-    system_api, timeline_api, trials_api, users_api, why_api,
+    health_api, live_api, metrics_api, models_api, notify_api, push_api, proofs_api, ptz_api,
+    recordings_api, savings_api, savings_history_api, scenarios_api, session_api, settings_api, setup_api, snooze_api,
+    storage_api, system_api, timeline_api, trials_api, users_api, why_api,
 )  # fmt: skip
-PAGES = (
-    access_page, alerts_page, camera_setup_page, cameras_page, live_page, notify_page, system_page,
-    timeline_page, users_page, why_page,
-)  # fmt: skip
+PAGES = (alerts_page, cameras_page, notify_page, system_page, timeline_page, users_page, why_page)
 ROUTES = (
-    *(each.router for each in (*APIS, *PAGES)), recordings_api.alert_router, exports_api.shared_router,
+    *(each.router for each in (*APIS, *PAGES)),
+    recordings_api.alert_router, exports_api.shared_router, push_api.app_router,
 )  # fmt: skip
 
 # Of the application, too: a route that somebody adds to it is for admins only.

@@ -40,7 +40,8 @@ from appliance.dashboard.ptz_api import PtzControl
 from appliance.dashboard.recording_jobs import RecordingJobs
 from appliance.dashboard.recordings import FrameCache, RecordingCuts
 from appliance.dashboard.renditions import Renditions
-from appliance.dashboard.savings_api import COST_DAYS, DAY_S, CostReader, HistoryReader, SavingsReader
+from appliance.dashboard.savings_api import COST_DAYS, DAY_S, CostReader, SavingsReader
+from appliance.dashboard.savings_history_api import HistoryReader
 from appliance.dashboard.settings_api import RuleTrials, SettingsPart
 from appliance.dashboard.snapshots import SnapshotCache, cut_snapshot
 from appliance.dashboard.system_api import SystemReader

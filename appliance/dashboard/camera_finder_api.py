@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from typing import Annotated, TypeVar
-from urllib.parse import urlsplit
 
 from fastapi import Depends
 from pydantic import Field, SecretStr
@@ -17,7 +16,7 @@ from appliance.config import CameraConfig
 from appliance.dashboard.schemas import API, ApiModel, RequestModel
 from appliance.detect.model_files import AUTO_MODEL, model_bundles, named_model
 from appliance.onvif.camera_client import OnvifCamera, StreamProfile, choose_streams, clock_advice, inspect_camera
-from appliance.onvif.discovery import FoundCamera, discover_cameras
+from appliance.onvif.discovery import FoundCamera, discover_cameras, host_of
 from appliance.onvif.soap_client import OnvifAddress, is_same_host
 from appliance.web.dependencies import provided
 from appliance.web.problems import Problem
@@ -149,7 +148,7 @@ class CameraFinder:
     def _name_of(self, found: FoundCamera) -> str:
         """By the ONVIF address of a camera that has one here, and else by its host."""
         for name, camera in self.cameras.items():
-            if camera.onvif is None and is_same_host(_host(camera.url), found.host):
+            if camera.onvif is None and is_same_host(host_of(camera.url), found.host):
                 return name
             if camera.onvif is not None and _port(camera.onvif) == _port(found.address):
                 return name
@@ -160,13 +159,6 @@ def network_side(model: str) -> int:
     """Return the longer side, in pixels, of the detector's input."""
     bundle = model_bundles().get(named_model(model))
     return max(bundle.input) if bundle else SIDE_USUAL
-
-
-def _host(url: str) -> str:
-    try:
-        return urlsplit(url).hostname or ""
-    except ValueError:
-        return ""
 
 
 def _port(onvif: str) -> str:

@@ -1,4 +1,4 @@
-"""The pages of cameras: all of them, one, its editor, and what was tried on its recording."""
+"""The pages of cameras: all of them, the live wall, one, its editor, its settings, its trials, and adding one."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from appliance.dashboard import headroom_api
 from appliance.dashboard.access_rights import may
 from appliance.dashboard.alert_reader import AlertFilter, AlertFilterQuery, AlertReader, Reader
 from appliance.dashboard.arming_api import PAUSE_LENGTHS, Armed, ArmingReport
+from appliance.dashboard.camera_finder_api import AskCamera, Finder
+from appliance.dashboard.camera_setup_api import VENDORS, Prober, TryCamera, stored_streams, tried
 from appliance.dashboard.cameras_api import Cameras
 from appliance.dashboard.deps import Rev
 from appliance.dashboard.false_alarms_api import FalseAlarms
@@ -27,10 +29,12 @@ from appliance.dashboard.settings_api import (
     editable_settings,
     installed_networks,
 )
+from appliance.dashboard.settings_forms import fields_of, forms, zone_fields
 from appliance.dashboard.trials_api import TrialId, Trials, page_of
-from appliance.types import Review
+from appliance.types import HEALTH_TITLES, Review
 from appliance.web.auth import TemplatesPart
 from appliance.web.dependencies import provided
+from appliance.web.problems import Problem
 from appliance.web.route_list import RouteList
 from appliance.web.texts import gettext as _
 from appliance.web.texts import ngettext
@@ -73,6 +77,73 @@ def cameras_page(
 def expect_live(name: str, hub: Annotated[LiveHub, Depends(provided(LiveHub))]) -> None:
     """Prepare for its live video, which this page asks for once it is loaded."""
     hub.expect(name)
+
+
+@router.get("/live")
+def live_page(
+    rev: Rev,
+    templates: TemplatesPart,
+    cameras: Cameras,
+    health: HealthPart,
+    arming: Armed,
+    hub: Annotated[LiveHub, Depends(provided(LiveHub))],
+) -> HTMLResponse:
+    """Return a wall of all cameras: live where something moves."""
+    items = cameras.items()
+    hub.expect(*(each.name for each in items))
+    paused: dict[str, list[str]] = {}
+    for row in arming.paused():
+        paused.setdefault(row.camera, []).append(row.rule)
+    return templates.page("live.html", here="/live", rev=rev, cameras=items, faults=health.open_titles(), paused=paused)
+
+
+@router.get("/cameras/new", dependencies=[Depends(editable_settings)])
+def camera_new_page(rev: Rev, templates: TemplatesPart, cameras: Cameras, models: Models) -> HTMLResponse:
+    """Return the page on which a camera is found in the network or by its address, tried, seen, named and added."""
+    first = not cameras.configured
+    return templates.page(
+        "camera_new.html", here="/cameras", rev=rev, vendors=VENDORS, first=first, better=models.better()
+    )
+
+
+@router.post("/fragments/setup/probe")
+def probe_fragment(prober: Prober, settings: Settings, templates: TemplatesPart, wanted: TryCamera) -> HTMLResponse:
+    """Return what a camera sent, for the page."""
+    return templates.page("probed.html", found=prober.probe(tried(settings, wanted)))
+
+
+@router.post("/fragments/setup/discover")
+def discover_fragment(finder: Finder, templates: TemplatesPart) -> HTMLResponse:
+    """Return the cameras that answer in the local network, for the page."""
+    return templates.page("found_cameras.html", cameras=finder.found().cameras)
+
+
+@router.post("/fragments/setup/onvif")
+def onvif_fragment(finder: Finder, templates: TemplatesPart, wanted: AskCamera) -> HTMLResponse:
+    """Return a camera's description of itself, for the page."""
+    return templates.page("found_streams.html", found=finder.ask(wanted))
+
+
+@router.get("/cameras/{name}/settings", dependencies=[Depends(editable_settings)])
+def camera_settings_page(rev: Rev, templates: TemplatesPart, settings: Settings, name: str) -> HTMLResponse:
+    """Return the page on which a camera gets another name, address or password, is switched off, or removed."""
+    service = settings.service
+    config, written = service.running.config, service.running.as_written()
+    camera = config.cameras.get(name)
+    if camera is None:
+        raise Problem(404, "There is no such camera in the site file.")
+    streams = stored_streams(camera)
+    shown = {"url": camera.url, "user": "", "password": ""} if camera.is_file else streams.addresses()
+    if not camera.is_file:
+        _, shown["user"], shown["password"] = streams.parts()
+    form = forms()["camera"]
+    return templates.page(
+        "camera_settings.html", here="/cameras", rev=rev, id=name, camera=camera, streams=shown, vendors=VENDORS,
+        has_password=bool(shown.pop("password")), digest=service.running.digest, form=form,
+        fields=fields_of(form, config, written, (), name), zone_fields=zone_fields(config, name),
+        fault_titles=HEALTH_TITLES,
+        others=sorted(set(config.cameras) - {name}),
+    )  # fmt: skip
 
 
 @router.get("/cameras/{name}", dependencies=[Depends(expect_live)])

@@ -96,11 +96,54 @@ class Movement:
             del self._places[next(iter(self._places))]
 
 
+class PieceRing:
+    """The newest pieces of a feed: at most two groups of pictures, `RING_BYTES_MAX` and `PIECES_MAX`.
+
+    Pieces are numbered; `first` is the oldest one kept, `end` the number of the next one.
+    """
+
+    def __init__(self) -> None:
+        self.first = 0
+        self._pieces: deque[_Piece] = deque()
+        self._bytes = 0
+        self._keys: deque[int] = deque()  # numbers of the key frames
+
+    @property
+    def end(self) -> int:
+        return self.first + len(self._pieces)
+
+    @property
+    def newest_key(self) -> int | None:
+        """The number of the newest key frame that is kept."""
+        return self._keys[-1] if self._keys else None
+
+    def __getitem__(self, number: int) -> _Piece:
+        return self._pieces[number - self.first]
+
+    def add(self, piece: _Piece) -> None:
+        if piece.fragment is not None and piece.fragment.keyframe:
+            self._keys.append(self.end)
+        self._pieces.append(piece)
+        self._bytes += piece.bytes
+        while len(self._keys) > 2 or self._bytes > RING_BYTES_MAX or len(self._pieces) > PIECES_MAX:
+            self._drop_oldest()
+
+    def clear(self) -> None:
+        while self._pieces:
+            self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        self._bytes -= self._pieces.popleft().bytes
+        self.first += 1
+        while self._keys and self._keys[0] < self.first:
+            self._keys.popleft()
+
+
 class LiveFeed:
     """One camera's live video, of its recording or its detect stream, read by one task while somebody watches.
 
-    State: the file that is read; a ring of pieces, at most two groups of pictures and `RING_BYTES_MAX`. Pieces are
-    numbered; `first` is the oldest one kept. Owner: the event loop; files and store are read in threads, one at a time.
+    State: the file that is read; a ring of pieces. Owner: the event loop; files and store are read in threads, one at a
+    time.
     """
 
     def __init__(
@@ -117,7 +160,7 @@ class LiveFeed:
         self.conversion = LiveConversion(conversions) if choice.h264 else None
         self._choice = choice
         self._files = LiveFiles(camera, segments, root, conversions.clock, choice)
-        self.first = 0
+        self.ring = PieceRing()
         self.newest_t = float("-inf")  # of the newest fragment
         self.active = False
         self.problem = ""  # why there is no video, in words; '': there is
@@ -127,27 +170,11 @@ class LiveFeed:
         self._newest_boxes = newest_boxes
         self._root = root
         self._clock = conversions.clock
-        self._pieces: deque[_Piece] = deque()
-        self._bytes = 0
-        self._keys: deque[int] = deque()  # numbers of the key frames in the ring
         self._reader: FragmentReader | None = None
         self._path = self._instead_of = ""  # the file; the codec that it is shown in place of
         self._boxes_t: float | None = None
         self._movement = Movement()
         self._repeats = LogThrottle(logger, conversions.clock)
-
-    @property
-    def end(self) -> int:
-        """The number of the next piece."""
-        return self.first + len(self._pieces)
-
-    @property
-    def newest_key(self) -> int | None:
-        """The number of the newest key frame that is kept."""
-        return self._keys[-1] if self._keys else None
-
-    def piece(self, number: int) -> _Piece:
-        return self._pieces[number - self.first]
 
     @property
     def note(self) -> dict[str, object]:
@@ -195,7 +222,7 @@ class LiveFeed:
     async def _ask_store(self) -> None:
         boxes = await asyncio.to_thread(self._new_boxes)
         if boxes:
-            self._keep(_Piece(None, boxes))
+            self.ring.add(_Piece(None, boxes))
         now, before = self._clock.now(), (self.active, self.problem)
         self.active = now - self._movement.moved_t < ACTIVE_S
         if not self.viewers or any(viewer.wants_video(self) for viewer in self.viewers):
@@ -223,12 +250,10 @@ class LiveFeed:
             raise EvidenceError(f"{newest.codec} video cannot be shown live")
         folder = SEGMENTS if not newest.path.startswith(SUBSTREAMS) else SUBSTREAMS
         reader = self._reader = FragmentReader(inside(newest.root or self._root, newest.path, folder), newest.t_start)
-        if joins:
-            while self._pieces:
-                self._drop_oldest()
         if not joins:
             self._push(await self._read(reader.read))
             return
+        self.ring.clear()
         found = await asyncio.to_thread(reader.newest)
         for some in (found[:1], found[1:]):  # a picture is there once the first piece is converted
             self._push(await self._converted(some))
@@ -252,24 +277,10 @@ class LiveFeed:
 
     def _push(self, fragments: Sequence[Fragment]) -> None:
         for fragment in fragments:
-            if fragment.keyframe:
-                self._keys.append(self.end)
             self.newest_t = fragment.t
-            self._keep(_Piece(fragment))
+            self.ring.add(_Piece(fragment))
         if fragments:
             self._wake()
-
-    def _keep(self, piece: _Piece) -> None:
-        self._pieces.append(piece)
-        self._bytes += piece.bytes
-        while len(self._keys) > 2 or self._bytes > RING_BYTES_MAX or len(self._pieces) > PIECES_MAX:
-            self._drop_oldest()
-
-    def _drop_oldest(self) -> None:
-        self._bytes -= self._pieces.popleft().bytes
-        self.first += 1
-        while self._keys and self._keys[0] < self.first:
-            self._keys.popleft()
 
     def _close_file(self, problem: str) -> None:
         reader, self._reader, self.problem = self._reader, None, problem
@@ -301,7 +312,7 @@ class LiveViewer:
 
     def __init__(self, feeds: Sequence[LiveFeed], *, only_active: bool, still: StillMay, hub: LiveHub) -> None:
         self.wake = asyncio.Event()
-        self._positions = [_Position(feed, feed.end) for feed in feeds]
+        self._positions = [_Position(feed, feed.ring.end) for feed in feeds]
         self._only_active = only_active
         self._still = still
         self._hub = hub
@@ -333,8 +344,8 @@ class LiveViewer:
             parts.append(message(b"n", index, json.dumps(note).encode()))
         wants = self.wants_video(feed)
         self._catch_up(position, wants)
-        while position.at < feed.end and size < TURN_BYTES_MAX:
-            piece = feed.piece(position.at)
+        while position.at < feed.ring.end and size < TURN_BYTES_MAX:
+            piece = feed.ring[position.at]
             position.at += 1
             if piece.fragment is None:
                 parts.append(message(b"b", index, piece.boxes))
@@ -349,24 +360,24 @@ class LiveViewer:
 
     def _catch_up(self, position: _Position, wants: bool) -> None:
         """Move a viewer that begins, or is too late, to the newest key frame; count the fragments that it misses."""
-        feed, key = position.feed, position.feed.newest_key
+        feed, key = position.feed, position.feed.ring.newest_key
         if not wants:
             position.playing = False
         elif position.playing and self._is_late(position):
-            self._hub.skipped += (key if key is not None else feed.end) - position.at
+            self._hub.skipped += (key if key is not None else feed.ring.end) - position.at
             position.playing = False
         if not position.playing and wants and key is not None:
             position.at, position.playing = key, True
-        position.at = max(position.at, feed.first)
+        position.at = max(position.at, feed.ring.first)
 
     @staticmethod
     def _is_late(position: _Position) -> bool:
-        feed, key = position.feed, position.feed.newest_key
-        if position.at < feed.first:
+        feed, key = position.feed, position.feed.ring.newest_key
+        if position.at < feed.ring.first:
             return True
         if key is None or key <= position.at:
             return False
-        fragment = feed.piece(position.at).fragment
+        fragment = feed.ring[position.at].fragment
         return fragment is not None and feed.newest_t - fragment.t > LAG_S_MAX
 
 

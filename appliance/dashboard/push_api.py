@@ -1,14 +1,16 @@
-"""`/api/v1/push`: the visitor's browsers that are notified, and from which severity on."""
+"""`/api/v1/push`: the visitor's browsers that are notified; the manifest and service worker that make it an app."""
 
 from __future__ import annotations
 
 import base64
 import binascii
 from dataclasses import replace
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 from fastapi import Request
 from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import FileResponse, JSONResponse
 
 from appliance.base.errors import UsageError
 from appliance.config import PushTarget
@@ -23,6 +25,23 @@ from appliance.web.route_list import RouteList
 from appliance.web.visitor import visitor
 
 router = RouteList(prefix=API, tags=["notifications"])
+app_router = RouteList(include_in_schema=False)
+WORKER = Path(__file__).parent / "static" / "sw.js"
+MANIFEST: dict[str, Any] = {
+    "name": "Vedette",
+    "short_name": "Vedette",
+    "id": "/",
+    "start_url": "/",
+    "scope": "/",
+    "display": "standalone",
+    "background_color": "#f6f5f1",
+    "theme_color": "#0d6b58",
+    "icons": [
+        {"src": "/static/icons/192.png", "sizes": "192x192", "type": "image/png", "purpose": "any"},
+        {"src": "/static/icons/512.png", "sizes": "512x512", "type": "image/png", "purpose": "any"},
+        {"src": "/static/icons/512.png", "sizes": "512x512", "type": "image/png", "purpose": "maskable"},
+    ],
+}
 
 
 class BrowserItem(ApiModel):
@@ -177,3 +196,15 @@ def _base64url(text: str) -> bytes:
         return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
     except binascii.Error:
         raise ValueError("these are no keys of a push subscription") from None
+
+
+@app_router.get("/manifest.webmanifest")
+def manifest() -> JSONResponse:
+    """Names and icons; browsers fetch it without signing in."""
+    return JSONResponse(MANIFEST, media_type="application/manifest+json")
+
+
+@app_router.get("/sw.js")
+def service_worker() -> FileResponse:
+    """From the root, since a service worker sees only what lies below it."""
+    return FileResponse(WORKER, media_type="text/javascript", headers={"Cache-Control": "no-cache"})

@@ -14,6 +14,7 @@ from pydantic import Field
 from appliance.base.clock import Clock
 from appliance.base.detector_config import DetectorConfig
 from appliance.base.errors import ConfigError, ModelError, PreconditionError, UsageError
+from appliance.canary.candidate_store import KeyChange
 from appliance.config import DecisionConfig
 from appliance.dashboard.deps import DatabasePart
 from appliance.dashboard.schemas import API, ApiModel, RequestModel
@@ -25,7 +26,7 @@ from appliance.settings.rule_trial import try_rules
 from appliance.settings.secret_scrubber import HIDDEN, without_secret
 from appliance.settings.settings_service import SettingsService, SettingsStatus
 from appliance.settings.site_editor import SiteFileChanged, file_keys, leaves
-from appliance.settings.yaml_edit import REMOVED, SiteChange
+from appliance.settings.yaml_edit import SiteChange
 from appliance.store.boxes import BoxStore
 from appliance.store.cameras import CameraStore
 from appliance.web.dependencies import provided
@@ -137,12 +138,10 @@ class SettingsReport(ApiModel):
         )  # fmt: skip
 
 
-class ChangeItem(RequestModel):
+class ChangeItem(KeyChange, RequestModel):
     """Set the value at `path`, or take the key away. A name selects the list item with that `name`."""
 
-    path: Annotated[list[str | int], Field(min_length=1, max_length=12)]
-    value: Any = None
-    remove: bool = False
+    path: Annotated[tuple[str | int, ...], Field(min_length=1, max_length=12)]
 
 
 class ChangeSettings(RequestModel):
@@ -154,8 +153,9 @@ class ChangeSettings(RequestModel):
         """Return the changes. Raise Problem if a secret that was not given came back as it was shown."""
         for change in self.changes:
             if _holds_hidden(change.value):
-                raise Problem(422, f"{_dotted(change.path)}: {HIDDEN} is no value; leave a secret out to keep it.")
-        return [SiteChange(tuple(each.path), REMOVED if each.remove else each.value) for each in self.changes]
+                key = ".".join(map(str, change.path))
+                raise Problem(422, f"{key}: {HIDDEN} is no value; leave a secret out to keep it.")
+        return [each.change() for each in self.changes]
 
 
 class SettingsDiff(ApiModel):
@@ -343,7 +343,7 @@ def take_edit(request: Request, part: Settings) -> SettingsReport:
 @router.get("/versions")
 def versions(part: Settings) -> VersionList:
     """Return the last texts of the site file."""
-    return VersionList(versions=[VersionItem.model_validate(each) for each in part.service.versions()])
+    return VersionList(versions=[VersionItem.model_validate(each) for each in part.service.versions.all()])
 
 
 @router.get("/versions/{number}")
@@ -392,10 +392,6 @@ def _holds_hidden(value: Any) -> bool:
     if isinstance(value, dict | list):
         return any(_holds_hidden(item) for item in (value.values() if isinstance(value, dict) else value))
     return isinstance(value, str) and (HIDDEN in value)
-
-
-def _dotted(path: list[str | int]) -> str:
-    return ".".join(map(str, path))
 
 
 def user_of(request: Request) -> str:

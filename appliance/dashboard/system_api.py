@@ -434,7 +434,7 @@ def diagnostics(
     source = DiagnosticsSource(
         service.path if service else None,
         service.scrubber() if service else SecretScrubber(()),
-        db.read, versions, service.versions() if service else (),
+        db.read, versions, service.versions.all() if service else (),
         {
             "system.json": lambda: reader.report().model_dump(mode="json"),
             "log.txt": lambda: log_text(reader.lines("debug", RING_LINES_MAX)),

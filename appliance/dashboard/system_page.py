@@ -23,12 +23,10 @@ from appliance.dashboard.savings_api import (
     COST_DAYS,
     HEADLINE_AFTER_S,
     SETTLED_AFTER_S,
-    By,
     CostPart,
-    History,
     SavingsPart,
-    draw,
 )
+from appliance.dashboard.savings_history_api import By, History, draw
 from appliance.dashboard.scenarios_api import Exporter, Jobs
 from appliance.dashboard.schemas import API
 from appliance.dashboard.settings_api import ConnectionReport, Settings, SettingsReport, installed_networks
@@ -62,7 +60,7 @@ def settings_page(rev: Rev, templates: TemplatesPart, settings: Settings) -> HTM
     """Return the page of the site file: whether it is in force as it stands, and its versions."""
     service = settings.service
     return templates.page(
-        "settings.html", here="/settings", rev=rev, report=SettingsReport.of(service), versions=service.versions(),
+        "settings.html", here="/settings", rev=rev, report=SettingsReport.of(service), versions=service.versions.all(),
         cameras=sorted(service.running.config.cameras),
         forms=[each for each in forms().values() if each.name != "camera"],
         certificate=ConnectionReport.of(settings.certificate).certificate,

@@ -1,19 +1,30 @@
-"""The pages of accounts: all users, one's own account, and the first run, which makes the first user."""
+"""The pages of accounts and access: users, one's own account, the first run, who looked, and a link to a clip."""
 
 from __future__ import annotations
 
-from fastapi import Request
+from typing import Annotated
+from urllib.parse import quote, urlencode
+
+from fastapi import Depends, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from appliance.base.passwords import LENGTH_MIN
+from appliance.dashboard.access_log_api import Filtered
 from appliance.dashboard.account_api import GUESSED_S, me_of, own_sessions
 from appliance.dashboard.cameras_api import Cameras
+from appliance.dashboard.deps import DatabasePart, StorageRoot
+from appliance.dashboard.exports_api import ExporterPart, Log, exports_of, shared_export
 from appliance.dashboard.settings_api import Settings
 from appliance.dashboard.users_api import LOG_SHOWN, sessions_of, tokens_of, users_of
+from appliance.store.erasure import SpanEraser
+from appliance.store.users import LOG_ROWS_MAX
 from appliance.types.accounts import ROLES
-from appliance.web.auth import AccessPart, TemplatesPart
+from appliance.web.auth import AccessPart, TemplatesPart, address_of
+from appliance.web.dependencies import provided
 from appliance.web.route_list import RouteList
 from appliance.web.visitor import Visitor, visitor
+
+ACCESS_ROWS_SHOWN = 200  # on the page Who looked
 
 router = RouteList(default_response_class=HTMLResponse)
 
@@ -49,3 +60,35 @@ def setup_page(templates: TemplatesPart, access: AccessPart, settings: Settings)
         return RedirectResponse("/", 303)
     site = settings.service.running.config.site.shown
     return templates.page("setup.html", site_name=site, length_min=LENGTH_MIN)
+
+
+@router.get("/access", include_in_schema=False)
+def access_page(
+    templates: TemplatesPart,
+    log: Log,
+    wanted: Filtered,
+    exporter: ExporterPart,
+    cameras: Cameras,
+    db: DatabasePart,
+    root: Annotated[StorageRoot, Depends(provided(StorageRoot))],
+) -> HTMLResponse:
+    """Show who looked: the access log, exports and links, and what was erased."""
+    return templates.page(
+        "access.html", here="/access", log=wanted.rows(log, ACCESS_ROWS_SHOWN),
+        names=[name for name in log.names() if name], cameras=sorted(cameras.configured), chosen=wanted.chosen,
+        shown_max=ACCESS_ROWS_SHOWN, kept_max=LOG_ROWS_MAX, exports=exports_of(exporter, log.now),
+        erasures=SpanEraser(db, root.path).receipts(),
+        query=urlencode({name: value for name, value in wanted.chosen.items() if value}),
+    )  # fmt: skip
+
+
+@router.get("/shared/{token}", include_in_schema=False)
+def shared_page(
+    request: Request, templates: TemplatesPart, exporter: ExporterPart, log: Log, token: str
+) -> HTMLResponse:
+    """Return the page of a link: the clip, and until when the link works."""
+    row = shared_export(request, exporter, token)
+    exporter.store.count(row.id, "opened")
+    about = f"{row.id}, made by {row.who or 'the owner'}"
+    log.write("whoever has the link", address_of(request.scope), "opened a link", about, row.camera)
+    return templates.page("shared.html", nav=False, row=row, clip=f"/shared/{quote(token)}/clip.mp4")

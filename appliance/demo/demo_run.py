@@ -1,4 +1,4 @@
-"""The output of the demo: alerts and verdicts read from the appliance's HTTP API, as text or JSON lines."""
+"""`vedette demo`: what it starts and watches, and what it says of alerts and verdicts, as text or JSON lines."""
 
 from __future__ import annotations
 
@@ -180,16 +180,12 @@ class AlertReporter:
             reason = self._api.reason(alert.id)
             self._verdicts[alert.id] = alert.verdict
             self.verdicts += 1
-            text = f"verdict  {alert.camera}: {alert.verdict}{_sentence(reason)}"
+            text = f"verdict  {alert.camera}: {alert.verdict}{f' - {reason}' if reason else ''}"
             self._console.emit("verdict", text, id=alert.id, verdict=alert.verdict, reason=reason)
 
     def _alert_line(self, alert: DemoAlert) -> str:
         rules = ", ".join(alert.rules)
         return f"alert    {alert.camera}: {alert.title} ({rules})  {self._url.rstrip('/')}{alert.page}"
-
-
-def _sentence(reason: str) -> str:
-    return f" - {reason}" if reason else ""
 
 
 LOG_BYTES_MAX = 4 * 1024 * 1024  # of one program; some 30,000 lines

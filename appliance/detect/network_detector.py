@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from appliance.base.errors import DetectorError, ModelError
 from appliance.bundle.manifest import ScoreLines, sha256_of
 from appliance.detect import class_labels, model_files, yolo_detr_ssd_heads
 from appliance.detect.letterbox import Letterbox
-from appliance.detect.network_inputs import InputBuffer, network_inputs, shape_step
+from appliance.detect.network_inputs import InputBuffer, NetworkInputs, network_inputs, shape_step
 from appliance.detect.network_runtime import Array, NetworkRuntime
 from appliance.detect.nv12_letterbox import GpuFrame, GpuFrameRuntime, PixelRange
 from appliance.detect.output_head import ClassPreference, OutputHead, UnknownLayout, filter_and_sort
@@ -24,6 +25,68 @@ from appliance.types import Detections
 
 log = logging.getLogger(__name__)
 GIVES_WAY_IOU_MIN = 0.7  # of two boxes of one object that the network gave two classes
+
+
+@dataclass(frozen=True, slots=True)
+class _NetworkTrial:
+    """Finds out on grey pictures how a network is read and fed. wanted: the head; names: of its classes, if known."""
+
+    path: Path
+    runtime: NetworkRuntime
+    inputs: NetworkInputs
+    wanted: HeadName
+    names: tuple[str, ...]
+
+    def head(self, size: tuple[int, int]) -> OutputHead:
+        """Return the head for its answer at an input of (width, height). Raise ModelError."""
+        grey, metadata = self.inputs.grey(1, *size), self.runtime.metadata
+        try:
+            outputs = self.runtime.run(self.inputs.feed(grey))
+        except DetectorError as error:
+            raise ModelError(f"{self.path}: the network fails on a trial picture: {error}") from None
+        answer = yolo_detr_ssd_heads.TrialOutput(
+            size, outputs, self.inputs.sizes, metadata, self.names, self.inputs.dtype is np.uint8
+        )
+        try:
+            return yolo_detr_ssd_heads.choose_head(answer, self.wanted)
+        except UnknownLayout as reason:
+            raise ModelError(
+                f"{self.path}: unknown output layout, {reason} (input {list(grey.shape)}, outputs {answer.shapes()}; "
+                f"detector.head is {self.wanted}); known: {yolo_detr_ssd_heads.KNOWN}"
+            ) from None
+
+    def step(self, head: OutputHead) -> int:
+        """32, or the network's own stride, if it takes other shapes cheaply and answers alike in them; else 0."""
+        if not self.inputs.free or head.form.placing == "stretch" or not self.runtime.takes_any_shape:
+            return 0
+        step = shape_step(self.runtime.metadata)
+        return step if self._answers_alike(head, (3 * step, 2 * step)) else 0
+
+    def sizes(self, head: OutputHead) -> tuple[tuple[int, int], ...]:
+        """Return the runtime's few input sizes, if the network answers alike in the smallest of them; else ()."""
+        sizes = self.runtime.input_sizes
+        if len(sizes) < 2 or head.form.placing == "stretch" or not self._answers_alike(head, sizes[0]):
+            return ()
+        return sizes
+
+    def batches(self, size: tuple[int, int]) -> tuple[int, ...]:
+        """Return the runtime's batch sizes, if the network takes so many and answers a row for each; else (1,)."""
+        sizes = self.runtime.batch_sizes
+        if len(sizes) == 1 or not self.inputs.free_batch:
+            return (1,)
+        count = sizes[1]
+        try:
+            outputs = self.runtime.run(self.inputs.feed(self.inputs.grey(count, *size)))
+        except DetectorError:
+            return (1,)
+        return sizes if all(array.ndim and len(array) == count for array in outputs.values()) else (1,)
+
+    def _answers_alike(self, head: OutputHead, size: tuple[int, int]) -> bool:
+        try:
+            other = self.head(size)
+        except ModelError:
+            return False
+        return other.name == head.name and other.classes == head.classes
 
 
 class NetworkDetector:
@@ -57,25 +120,24 @@ class NetworkDetector:
         self.stands_in = ""  # see `fallback_reason`
         self.name = f"{path.stem}@{sha256_of(path)[:8]}" + (f"+{runtime.mark}" if runtime.mark else "")
         self.runtime = runtime
-        self._path = path
         self._score_min = score_min
-        self._metadata = runtime.metadata
-        self._inputs = network_inputs(path, runtime.inputs, self._metadata)
+        metadata = runtime.metadata
+        self._inputs = network_inputs(path, runtime.inputs, metadata)
         size = (self._inputs.width, self._inputs.height)
-        self._names = label_names or class_labels.named(path, self._metadata)
-        self._head = self._choose(head, size)
-        self.shape_step = self._step(self._head, head)
+        trial = _NetworkTrial(path, runtime, self._inputs, head, label_names or class_labels.named(path, metadata))
+        self._head = trial.head(size)
+        self.shape_step = trial.step(self._head)
         self._heads: dict[tuple[int, int], OutputHead] = {size: self._head}
-        self._letterbox = Letterbox(*size, self._head.form.placing, self.shape_step, self._sizes(self._head, head))
-        self._batch_sizes = self._take_batches(size)
+        self._letterbox = Letterbox(*size, self._head.form.placing, self.shape_step, trial.sizes(self._head))
+        self._batch_sizes = trial.batches(size)
         self._buffers = threading.local()
         self._prepared: set[tuple[int, int]] = set()
         self._preference: ClassPreference | None = None
-        self.labels = class_labels.resolve(path, self._head.classes, self._metadata, label_names)
-        self.warning = class_labels.guessed(self._head.classes, self._metadata, label_names)
+        self.labels = class_labels.resolve(path, self._head.classes, metadata, label_names)
+        self.warning = class_labels.guessed(self._head.classes, metadata, label_names)
         if self.warning:
             log.warning("%s: %s", path, self.warning)
-        lines = calibration or model_files.lines_from_metadata(path.name, self._metadata)
+        lines = calibration or model_files.lines_from_metadata(path.name, metadata)
         self.calibration = model_files.to_common_scale(lines, self.labels)
 
     @property
@@ -139,7 +201,7 @@ class NetworkDetector:
             places = [self._letterbox.placement(frame.width, frame.height) for frame in batch]
             pixels = PixelRange.of(self._head.form)
             try:
-                outputs = self.runtime.run_frames(batch, places, pixels, self._sizes_feed(len(batch)))
+                outputs = self.runtime.run_frames(batch, places, pixels, self._inputs.sizes_feed(len(batch)))
             except DetectorError as error:
                 raise DetectorError(f"{self.name}: {error}") from None
             found |= zip(numbers, self._rows([(frame.width, frame.height) for frame in batch], outputs), strict=True)
@@ -151,11 +213,11 @@ class NetworkDetector:
 
     def trial_feed(self, size: tuple[int, int], count: int = 1) -> dict[str, Array]:
         """Return the network's input for so many grey frames of (width, height): to measure it by itself."""
-        return {self._inputs.frame: self._inputs.grey(count, *self.input_size(*size)), **self._sizes_feed(count)}
+        return self._inputs.feed(self._inputs.grey(count, *self.input_size(*size)))
 
     def feed(self, frame: NDArray[np.uint8]) -> dict[str, Array]:
         """Return the network's input for a BGR frame, in memory of its own: to calibrate integers with it."""
-        return {name: array.copy() for name, array in self._feed(self._tensor([frame])).items()}
+        return {name: array.copy() for name, array in self._inputs.feed(self._tensor([frame])).items()}
 
     def _batches(self, sizes: Sequence[tuple[int, int]]) -> Iterator[list[int]]:
         """Return the numbers of the frames that go into each run, frames of one input shape together."""
@@ -174,7 +236,7 @@ class NetworkDetector:
     def _detect_batch(self, frames: Sequence[NDArray[np.uint8]]) -> list[Detections]:
         """In one run: all of them have one input shape."""
         try:
-            outputs = self._run(self._tensor(frames))
+            outputs = self.runtime.run(self._inputs.feed(self._tensor(frames)))
         except DetectorError as error:
             raise DetectorError(f"{self.name}: {error}") from None
         return self._rows([(frame.shape[1], frame.shape[0]) for frame in frames], outputs)
@@ -207,71 +269,8 @@ class NetworkDetector:
             self._buffers.mine = buffer = InputBuffer(self._inputs, self._letterbox, self._head.form)
         return buffer.fill(frames)
 
-    def _run(self, tensor: Array) -> dict[str, Array]:
-        return self.runtime.run(self._feed(tensor))
-
-    def _feed(self, tensor: Array) -> dict[str, Array]:
-        count = 1 if self._inputs.order == "CHW" else len(tensor)
-        return {self._inputs.frame: tensor, **self._sizes_feed(count)}
-
-    def _sizes_feed(self, count: int) -> dict[str, Array]:
-        """Return the size for a network that wants the frames' size: that of its input."""
-        if not self._inputs.sizes:
-            return {}
-        return {self._inputs.sizes: np.array([[self._inputs.width, self._inputs.height]] * count, np.int64)}
-
     def _head_at(self, size: tuple[int, int]) -> OutputHead:
         """Remembered: at most one a shape, and shapes are multiples of `shape_step` up to the usual size."""
         if size not in self._heads:
             self._heads[size] = yolo_detr_ssd_heads.resized_head(self._head, size)
         return self._heads[size]
-
-    def _take_batches(self, size: tuple[int, int]) -> tuple[int, ...]:
-        """Return the runtime's sizes, if the network takes so many and answers a row for each; else (1,)."""
-        sizes = self.runtime.batch_sizes
-        if len(sizes) == 1 or not self._inputs.free_batch:
-            return (1,)
-        count = sizes[1]
-        try:
-            outputs = self._run(self._inputs.grey(count, *size))
-        except DetectorError:
-            return (1,)
-        return sizes if all(array.ndim and len(array) == count for array in outputs.values()) else (1,)
-
-    def _step(self, head: OutputHead, wanted: HeadName) -> int:
-        """32, or the network's own stride, if it takes other shapes cheaply and answers alike in them; else 0."""
-        if not self._inputs.free or head.form.placing == "stretch" or not self.runtime.takes_any_shape:
-            return 0
-        step = shape_step(self._metadata)
-        return step if self._answers_alike(head, wanted, (3 * step, 2 * step)) else 0
-
-    def _sizes(self, head: OutputHead, wanted: HeadName) -> tuple[tuple[int, int], ...]:
-        """Return the runtime's few input sizes, if the network answers alike in the smallest of them; else ()."""
-        sizes = self.runtime.input_sizes
-        if len(sizes) < 2 or head.form.placing == "stretch" or not self._answers_alike(head, wanted, sizes[0]):
-            return ()
-        return sizes
-
-    def _answers_alike(self, head: OutputHead, wanted: HeadName, size: tuple[int, int]) -> bool:
-        try:
-            other = self._choose(wanted, size)
-        except ModelError:
-            return False
-        return other.name == head.name and other.classes == head.classes
-
-    def _choose(self, wanted: HeadName, size: tuple[int, int]) -> OutputHead:
-        grey = self._inputs.grey(1, *size)
-        try:
-            outputs = self._run(grey)
-        except DetectorError as error:
-            raise ModelError(f"{self._path}: the network fails on a trial picture: {error}") from None
-        answer = yolo_detr_ssd_heads.TrialOutput(
-            size, outputs, self._inputs.sizes, self._metadata, self._names, self._inputs.dtype is np.uint8
-        )
-        try:
-            return yolo_detr_ssd_heads.choose_head(answer, wanted)
-        except UnknownLayout as reason:
-            raise ModelError(
-                f"{self._path}: unknown output layout, {reason} (input {list(grey.shape)}, outputs {answer.shapes()}; "
-                f"detector.head is {wanted}); known: {yolo_detr_ssd_heads.KNOWN}"
-            ) from None

@@ -56,6 +56,14 @@ class NetworkInputs:
             return np.ascontiguousarray(tensor.transpose(0, 2, 3, 1))
         return tensor[0] if self.order == "CHW" else tensor
 
+    def feed(self, tensor: Array) -> dict[str, Array]:
+        """Return the inputs for frames in a tensor of its order."""
+        return {self.frame: tensor, **self.sizes_feed(1 if self.order == "CHW" else len(tensor))}
+
+    def sizes_feed(self, count: int) -> dict[str, Array]:
+        """Return the size for a network that wants the frames' size: that of its input."""
+        return {self.sizes: np.array([[self.width, self.height]] * count, np.int64)} if self.sizes else {}
+
 
 def packed_frame(frame: NDArray[np.uint8], order: str, *, rgb: bool) -> NDArray[np.uint8]:
     """Return BGR uint8 (H, W, 3) as it goes into an input of integers.

@@ -169,9 +169,9 @@ class CassetteRecorder:
         if header is None:
             self._writer.begin(_header((line.judge,), self._clock))
         elif line.judge not in header.judges:
+            judges = " and ".join(map(str, header.judges))
             raise UsageError(
-                f"{self._path} was recorded with {_listed(header.judges)}, and {line.judge} answers now: record to "
-                "another file"
+                f"{self._path} was recorded with {judges}, and {line.judge} answers now: record to another file"
             )
         self._writer.write(line)
 
@@ -187,10 +187,6 @@ def recording_site() -> str:
 
 def _header(judges: tuple[Judge, ...], clock: Clock) -> CassetteHeader:
     return CassetteHeader(judges=judges, recorded=iso_utc(clock.now()), vedette=version() or "unknown")
-
-
-def _listed(judges: tuple[Judge, ...]) -> str:
-    return " and ".join(map(str, judges))
 
 
 _MEDIA_RANK = {"facts": 0, "crop": 1, "frame": 2, "clip": 3}

@@ -219,7 +219,7 @@ class TargetSender:
             return False  # the notifier gives it up
         decision = decide_notice(self._notice_input(item))
         if decision.kind == "send":
-            if self._awaits_still(item):
+            if _awaits_still(self._deps, self.target, item):
                 return False
             return await self._deliver(item)
         if decision.kind == "drop":
@@ -227,14 +227,6 @@ class TargetSender:
         elif decision.kind == "keep":
             self._end(item, "told", "")
         return False
-
-    def _awaits_still(self, item: OpenNotice) -> bool:
-        """Return True if the still that goes with the first message may yet come in time."""
-        row = item.row
-        if not self.target.picture or row.messages or not 0 <= self._clock.now() - row.created_t < STILL_WAIT_S:
-            return False
-        detail = self._deps.alerts.get(row.alert)
-        return detail is not None and self._deps.still(detail, self.target.local) is None
 
     def _notice_input(self, item: OpenNotice) -> NoticeInput:
         row, now = item.row, self._clock.now()
@@ -256,7 +248,7 @@ class TargetSender:
 
     async def _deliver(self, item: OpenNotice) -> bool:
         row, notices = item.row, self._deps.notices
-        message = self._message(item)
+        message = _message(self._deps, self.name, self.target, item)
         if message is None:
             self._end(item, "forbidden", PRIVACY_FORBIDS)
             return False
@@ -273,23 +265,6 @@ class TargetSender:
             with contextlib.suppress(StoreUnavailable):
                 notices.record_failure(row, result.error, doubtful=result.maybe)
         return True
-
-    def _message(self, item: OpenNotice) -> NotificationMessage | None:
-        """None: privacy forbids any message."""
-        row, standing = item.row, item.standing
-        detail = self._deps.alerts.get(row.alert)
-        if detail is None:
-            return None
-        message = self._deps.messages.build(row, detail, standing, local=self.target.local)
-        if message is None:
-            return None
-        image = self._deps.still(detail, self.target.local) if self.target.picture and not message.update else b""
-        return replace(
-            message,
-            degraded=self._deps.status.degraded(row.camera, unverified=standing == "unverified"),
-            snooze=self._deps.snooze_link(self.name, message),
-            image=image or b"",
-        )
 
     async def _deliver_health(self) -> bool:
         """Send a message about a health event if one is due; return True if it was sent, and there may be another.
@@ -346,6 +321,33 @@ class TargetSender:
         if state in {"withdrawn", "quiet", "forbidden", "given_up"}:
             logger.info("%s gets no message of alert %s: %s", self.name, item.row.alert, reason)
             self.count(state)
+
+
+def _awaits_still(deps: NotifierDeps, target: Target, item: OpenNotice) -> bool:
+    """Return True if the still that goes with the first message may yet come in time."""
+    row = item.row
+    if not target.picture or row.messages or not 0 <= deps.clock.now() - row.created_t < STILL_WAIT_S:
+        return False
+    detail = deps.alerts.get(row.alert)
+    return detail is not None and deps.still(detail, target.local) is None
+
+
+def _message(deps: NotifierDeps, name: str, target: Target, item: OpenNotice) -> NotificationMessage | None:
+    """None: privacy forbids any message."""
+    row, standing = item.row, item.standing
+    detail = deps.alerts.get(row.alert)
+    if detail is None:
+        return None
+    message = deps.messages.build(row, detail, standing, local=target.local)
+    if message is None:
+        return None
+    image = deps.still(detail, target.local) if target.picture and not message.update else b""
+    return replace(
+        message,
+        degraded=deps.status.degraded(row.camera, unverified=standing == "unverified"),
+        snooze=deps.snooze_link(name, message),
+        image=image or b"",
+    )
 
 
 def _quiet_reason(deps: NotifierDeps, name: str, target: Target, item: OpenNotice, now: float) -> str:

@@ -142,7 +142,7 @@ def _camera(match: XmlElement, host: str) -> FoundCamera | None:
     own, elsewhere = OnvifAddress("http", host, 80), ""
     address, hosts = "", []
     for each in named:
-        hosts.append(_host_of(each))
+        hosts.append(host_of(each))
         url, other = own.pinned(each)
         if url and not other:
             address = address or url
@@ -160,7 +160,8 @@ def _camera(match: XmlElement, host: str) -> FoundCamera | None:
     )  # fmt: skip
 
 
-def _host_of(url: str) -> str:
+def host_of(url: str) -> str:
+    """Return the host in an address; '': there is none."""
     try:
         return urlsplit(url).hostname or ""
     except ValueError:

@@ -1,4 +1,4 @@
-"""Runs slow calls ahead on worker threads and handles their results in the order of submission."""
+"""Replays the footage of one or several cameras through the live parts, and logs what they decide, in order."""
 
 from __future__ import annotations
 

@@ -26,10 +26,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from appliance.base.child_modules import SANDBOX, end_child
+from appliance.base.child_modules import SANDBOX, ChildCpu, end_child
 from appliance.base.clock import Clock, SystemClock, process_cpu_s
 from appliance.base.errors import VedetteError, printable
-from appliance.base.machine import family_cpu_s
 from appliance.base.malloc import TRIM_EVERY_S, spare_what_stays, trim_heaps
 from appliance.sandbox.confinement import confine, library_policy
 from appliance.sandbox.peak_memory import keep_open, let_go
@@ -74,13 +73,14 @@ class SandboxLimits:
     wall_s: of a call. memory_bytes: beyond what the child holds with its modules loaded. file_bytes_max: of a file that
     it writes. idle_s: a child that was not called for so long ends, and gives its memory back. trim_s: one that is
     called again and again gives the free pages between what it keeps back so often, between two calls. rest_s: one that
-    was not called for so long does so, too.
+    was not called for so long does so, too. calls_max: after so many calls it ends instead.
     """
 
     wall_s: float = 10.0
     idle_s: float = 300.0
     trim_s: float = TRIM_EVERY_S
     rest_s: float = 1.0
+    calls_max: int = 2000  # FFmpeg keeps 0.2 to 0.8 kB of each file that it decodes: 1.6 MB at most
     memory_bytes: int = 512 * 1024 * 1024
     files_max: int = 64
     file_bytes_max: int = 0
@@ -217,12 +217,9 @@ class Sandbox:
             return
 
         def watch() -> None:
-            used_s, since = -1.0, self._clock.monotonic()
+            cpu = ChildCpu(child.pid, self._clock)
             while not over.wait(still_s / 10):
-                now_s, now = family_cpu_s(child.pid), self._clock.monotonic()
-                if now_s > used_s:
-                    used_s, since = now_s, now
-                elif now - since > still_s:
+                if cpu.still_s() > still_s:
                     self._is_still = True
                     child.kill()
                     return
@@ -456,9 +453,10 @@ def _serve_calls(channel: socket.socket, module: ModuleType, limits: SandboxLimi
     ready.register(channel, select.POLLIN)
     clock = SystemClock()
     trimmed, is_trimmed = clock.monotonic(), True
+    calls = 0
     while True:
         if not ready.poll(1000 * (limits.idle_s if is_trimmed else limits.rest_s)):
-            if is_trimmed:
+            if is_trimmed or calls >= limits.calls_max:
                 return 0
             trim_heaps()
             trimmed, is_trimmed = clock.monotonic(), True
@@ -469,6 +467,7 @@ def _serve_calls(channel: socket.socket, module: ModuleType, limits: SandboxLimi
             return 0
         if not _serve(channel, module, asked):
             return 1
+        calls += 1
         is_trimmed = clock.monotonic() - trimmed >= limits.trim_s
         if is_trimmed:
             trim_heaps()

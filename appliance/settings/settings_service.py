@@ -131,13 +131,13 @@ class SettingsService:
     def __init__(self, path: Path, storage: Path, clock: Clock, put_in_force: PutInForce) -> None:
         """path: the site file, which is in force as it is now. storage: the folder in which the versions are kept."""
         self._editor = SiteEditor(path)
-        self._versions = SiteVersions(storage / FOLDER, clock)
+        self.versions = SiteVersions(storage / FOLDER, clock)
         self._put_in_force = put_in_force
         self._lock = threading.Lock()
         self._running = self._editor.read()
         self._waiting: tuple[str, ...] = ()
         self._coming = ""
-        self._versions.add(self._running.text, BY_HAND, "as the appliance was started")
+        self.versions.add(self._running.text, BY_HAND, "as the appliance was started")
 
     @property
     def running(self) -> SiteText:
@@ -151,7 +151,7 @@ class SettingsService:
 
     def scrubber(self) -> SecretScrubber:
         """Knows the secrets of the file, of its versions and of what is in force."""
-        texts = [self._running.text, *(self._versions.text(each.number) for each in self._versions.all())]
+        texts = [self._running.text, *(self.versions.text(each.number) for each in self.versions.all())]
         with suppress(ConfigError):
             texts.append(yamlfile.read_text(self.path))
         return SecretScrubber.of_site(self.path, texts, self._running.config)
@@ -204,31 +204,27 @@ class SettingsService:
 
     def restore(self, number: int, base: str, who: str) -> SettingsStatus:
         """Go back to a version. Raises PreconditionError: it is not kept; and as `change`."""
-        return self.replace(self._versions.text(number), base, who, f"back to version {number}")
+        return self.replace(self.versions.text(number), base, who, f"back to version {number}")
 
     def take_edit(self, who: str) -> SettingsStatus:
         """Put the file in force as it was edited by hand. Raises UsageError: it is not right; what runs stays."""
         with self._lock:
             text = self._editor.read()
             self._take(text)
-            self._versions.add(text.text, who, "edited by hand")
+            self.versions.add(text.text, who, "edited by hand")
         return self.status()
-
-    def versions(self) -> list[SiteVersion]:
-        """Newest first."""
-        return self._versions.all()
 
     def version_diff(self, number: int, against: int | None = None) -> str:
         """Return what going back to a version would change. Raises PreconditionError.
 
         against: another version; then how `number` differs from that.
         """
-        before = yamlfile.read_text(self._editor.path) if against is None else self._versions.text(against)
-        return difference(before, self._versions.text(number), self._running.text)
+        before = yamlfile.read_text(self._editor.path) if against is None else self.versions.text(against)
+        return difference(before, self.versions.text(number), self._running.text)
 
     def config_at(self, t: float) -> SiteConfig | None:
         """Return the settings that were in force at a time (UTC seconds); None: they are not kept, or not valid now."""
-        version = next((each for each in self._versions.all() if each.t <= t), None)
+        version = next((each for each in self.versions.all() if each.t <= t), None)
         try:
             return None if version is None else self.version_config(version.number)
         except (ConfigError, PreconditionError):
@@ -236,7 +232,7 @@ class SettingsService:
 
     def version_config(self, number: int) -> SiteConfig:
         """Return the settings of a version. Raises PreconditionError, and ConfigError if they would be refused now."""
-        return checked_text(self._versions.text(number), self._editor.path).config
+        return checked_text(self.versions.text(number), self._editor.path).config
 
     def _write(self, proposal: SiteProposal, who: str, why: str) -> SettingsStatus:
         self._coming = proposal.after.digest  # in the file before it is in force: that is no edit by hand
@@ -249,7 +245,7 @@ class SettingsService:
                 raise
         finally:
             self._coming = ""
-        self._versions.add(proposal.after.text, who, why)
+        self.versions.add(proposal.after.text, who, why)
         return self.status()
 
     def _take(self, text: SiteText) -> None:

@@ -196,7 +196,7 @@ def notified(folder: Path) -> None:
 
 def first_run(folder: Path) -> None:
     """No camera yet: the page that sets the box up, and the first camera tried, in a process of its own."""
-    with camera(folder), box(folder, "cameras: {}\n") as running:
+    with camera(folder), box(folder, "detector: {backend: auto}\ncameras: {}\n") as running:
         until(lambda: "/setup" in running.log, 20)
         code = re.search(r"/setup +code (\S+)", running.log)
         assert code, running.log

@@ -109,7 +109,7 @@ def test_what_changes_is_in_force_within_seconds_and_what_does_not_is_not_touche
     running.change("cameras", "gate", "enabled", to=False)
     assert running.camera("gate") is None
     until(lambda: running.is_live("yard"), 40)
-    assert [version.who for version in running.settings.versions()][:2] == ["anna", "anna"]
+    assert [version.who for version in running.settings.versions.all()][:2] == ["anna", "anna"]
 
 
 def test_the_detection_process_is_started_anew_for_other_detector_settings(running: Running) -> None:
@@ -205,7 +205,7 @@ def test_an_edit_by_hand_is_noticed_and_offered_and_can_be_undone(running: Runni
     with pytest.raises(ConfigError):
         running.settings.take_edit("anna")
     running.path.write_text(running.settings.running.text)
-    first = running.settings.versions()[-1]
+    first = running.settings.versions.all()[-1]
     running.settings.restore(first.number, running.settings.status().digest, "anna")
     assert running.path.read_text() == text
     assert running.appliance.config.alerts.merge_s == 8

@@ -36,8 +36,7 @@ from appliance.canary.trial import CameraFootage, CandidateTrial, TrialPlan
 from appliance.config import SiteConfig
 from appliance.core.ingest_supervisor import IngestSupervisor
 from appliance.detect.bundle_maker import describe_network
-from appliance.lab.advise_command import advise_command
-from appliance.lab.prove_command import prove_command
+from appliance.lab.prove_command import advise_command, prove_command
 from appliance.sandbox.sandbox import SandboxDied, SandboxTimeout, SandboxUnavailable
 from benchmarks import canary
 from tests.support.candidate_networks import Candidate, bad_candidates, equal_candidates

@@ -21,7 +21,7 @@ from appliance.cli import main
 from appliance.config import load
 from appliance.core.nightly_proof import BEGIN_HOUR, NightlyProof
 from appliance.health.load_shedding import LoadShedding
-from appliance.lab import settings_proof
+from appliance.lab import candidate_command
 from appliance.lab.cassette_command import cassette_from_store
 from appliance.wire import Verdict
 from tests.servers import site as servers_site
@@ -135,7 +135,7 @@ def test_the_alerts_that_people_reviewed_decide(
         totals = {"looks": 40}
         return {"models": ["a", "a"], "totals": [totals, totals], "unread": [], "alerts": pairs}
 
-    monkeypatch.setattr(settings_proof, "job_call", lambda *_: call)
+    monkeypatch.setattr(candidate_command, "job_call", lambda *_: call)
     vedette(tmp_path, "candidate", "strict", "--set", f"{RULE}.score_min=0.7")
     assert vedette(tmp_path, "candidate", "strict", "--now") == (0 if outcome == "better" else 1)
     found = ProofStore(site.root).of("settings strict")

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from appliance.base.errors import DetectorError
 from appliance.bundle.manifest import ModelEntry
-from appliance.cli.site_check import measure_load
+from appliance.cli.detector_check import measure_load
 from appliance.config import CameraConfig
 from appliance.detect.model_advice import LOAD_MAX, DetectorLoad, better_models
 from appliance.detect.model_files import model_bundles

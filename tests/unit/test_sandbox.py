@@ -105,6 +105,20 @@ def test_a_child_that_is_not_called_gives_the_holes_in_its_heap_back() -> None:
         sandbox.close()
 
 
+def test_a_child_that_was_called_often_enough_ends_in_the_next_pause() -> None:
+    sandbox = Sandbox("sandbox_attacks", replace(LIMITS, rest_s=0.05, calls_max=3))
+    try:
+        assert [sandbox.call("echo", each) for each in (1, 2)] == [1, 2]
+        first = sandbox.pid
+        time.sleep(0.3)
+        assert sandbox.pid == first, "a pause alone ends none"
+        assert sandbox.call("echo", 3) == 3
+        waiting.until(lambda: sandbox.pid == 0, what="it ends")
+        assert (sandbox.call("echo", 4), sandbox.starts) == (4, 2)
+    finally:
+        sandbox.close()
+
+
 def own_mb(pid: int) -> float:
     """Return the memory that a process shares with no file."""
     (line,) = [each for each in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines() if "Anonymous" in each]

@@ -57,7 +57,8 @@ def cut_stills(result: ScenarioResult, previous: Sequence[StillsByFrame] = ()) -
     """
     wanted: dict[str, set[int]] = {}
     free = max(0, REPORT_STILLS_MAX - sum(map(len, previous)))
-    for moment in _moments(result)[: min(STILLS_MAX, free)]:
+    moments = [moment for fault in result.faults for moment in fault.moments]
+    for moment in moments[: min(STILLS_MAX, free)]:
         wanted.setdefault(moment.camera, set()).add(moment.frame)
     found: dict[tuple[str, int], ReportStill] = {}
     for part in result.watched:
@@ -66,10 +67,6 @@ def cut_stills(result: ScenarioResult, previous: Sequence[StillsByFrame] = ()) -
             replayed = _ReplayedClip(part.clip, part.camera, ConditionSet.parse(result.weather, result.seed))
             found.update({(part.camera, frame): still for frame, still in _cut(replayed, frames)})
     return found
-
-
-def _moments(result: ScenarioResult) -> Sequence[FaultMoment]:
-    return [moment for fault in result.faults for moment in fault.moments]
 
 
 @dataclass(frozen=True, slots=True)
