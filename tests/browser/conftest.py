@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -37,6 +38,7 @@ _WITHOUT = (
 _PATIENCE_MS = 30_000 * PATIENCE  # of a page's load, an act, an expectation
 _ARGUMENTS = (
     "--headless",
+    "--process-per-site",  # of a context
     "--no-sandbox",
     "--disable-gpu",
     "--disable-quic",
@@ -69,6 +71,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in variants:
             if item.callspec.id not in kept:
                 item.add_marker("slow")
+
+
+_playwrights_loops: list[asyncio.AbstractEventLoop] = []
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Playwright marks its loop as running in this thread as long as the browser is open, also between its calls; the
+    mark is taken away while tests of other folders, which follow in the same process, run loops of their own."""
+    for loop in _playwrights_loops:
+        asyncio._set_running_loop(loop)
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_teardown() -> Iterator[None]:
+    yield
+    asyncio._set_running_loop(None)
 
 
 def _chromium() -> str:
@@ -107,7 +126,11 @@ def browser() -> Iterator[playwright.Browser]:
         playwright.expect.set_options(timeout=_PATIENCE_MS)
         opened = driver.chromium.launch(executable_path=program, args=_ARGUMENTS, timeout=_PATIENCE_MS)
         _be_patient(opened)
+        loop = asyncio.get_running_loop()
+        _playwrights_loops.append(loop)
         yield opened
+        _playwrights_loops.clear()
+        asyncio._set_running_loop(loop)  # the last test of all may be of another folder
         opened.close()
 
 
@@ -162,14 +185,35 @@ class Watched:
             self.faults.append(f"left the machine: {request.url}")
 
 
+@pytest.fixture(scope="session")
+def shared_context(browser: playwright.Browser) -> playwright.BrowserContext:
+    """A context for the pages of many tests, each of which has a port and so an origin of its own. For each context
+    Chromium starts a process, which is a third of a page's cost; one page stays, and with it the site's process."""
+    context = browser.new_context()
+    kept = context.new_page()
+    kept.route("**/*", lambda route: route.fulfill(body="", content_type="text/html"))
+    kept.goto("http://127.0.0.1:9/")
+    return context
+
+
 @pytest.fixture
-def visit(browser: playwright.Browser, house: House) -> Iterator[Callable[..., playwright.Page]]:
+def window(shared_context: playwright.BrowserContext) -> Iterator[playwright.BrowserContext]:
+    """For pages of a test that stores nothing but cookies beyond its origin: they are gone after it."""
+    yield shared_context
+    for page in shared_context.pages[1:]:
+        page.close()
+    shared_context.clear_cookies()
+
+
+@pytest.fixture
+def visit(window: playwright.BrowserContext, house: House) -> Iterator[Callable[..., playwright.Page]]:
     """Open a page of the house: `visit("/cameras", width=390, height=844, scheme="dark")`."""
     opened: list[Watched] = []
 
     def open_page(path: str, *, width: int = 1280, height: int = 800, scheme: str = "light") -> playwright.Page:
-        context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
-        watched = Watched(context.new_page())
+        watched = Watched(window.new_page())
+        watched.page.set_viewport_size({"width": width, "height": height})
+        watched.page.emulate_media(color_scheme=scheme)
         watched.watch()
         opened.append(watched)
         watched.page.goto(house.url + path)
@@ -177,6 +221,4 @@ def visit(browser: playwright.Browser, house: House) -> Iterator[Callable[..., p
 
     yield open_page
     faults = [fault for watched in opened for fault in watched.faults]
-    for watched in opened:
-        watched.page.context.close()
     assert not faults, faults

@@ -17,7 +17,7 @@ from tests.support.dashboard_site import PASSWORD, Site, password_hash, running,
 from tests.support.screenshots import shot
 
 pytest.importorskip("playwright.sync_api", reason="the browser tests need the playwright package (dev extra)")
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import BrowserContext, Page, expect
 
 pytestmark = pytest.mark.browser
 
@@ -57,10 +57,10 @@ def owner(tmp_path: Path) -> Iterator[Owner]:
 
 
 @pytest.fixture(params=[(1440, 900), (390, 844)], ids=["desk", "phone"])
-def page(request: pytest.FixtureRequest, browser: Browser, owner: Owner) -> Iterator[Page]:
+def page(request: pytest.FixtureRequest, window: BrowserContext, owner: Owner) -> Iterator[Page]:
     width, height = request.param
-    context = browser.new_context(viewport={"width": width, "height": height})
-    opened = context.new_page()
+    opened = window.new_page()
+    opened.set_viewport_size({"width": width, "height": height})
     faults: list[str] = []
     opened.on("pageerror", lambda error: faults.append(str(error)))
     opened.goto(f"{owner.url}/login?next=/settings")
@@ -68,7 +68,6 @@ def page(request: pytest.FixtureRequest, browser: Browser, owner: Owner) -> Iter
     opened.wait_for_url(f"{owner.url}/settings")
     yield opened
     assert faults == []
-    context.close()
 
 
 def sign_in(page: Page, name: str = "Anna Müller") -> None:

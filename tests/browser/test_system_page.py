@@ -19,7 +19,7 @@ from tests.support.dashboard_site import Site, running
 from tests.support.screenshots import shot
 
 pytest.importorskip("playwright.sync_api", reason="the browser tests need the playwright package (dev extra)")
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import BrowserContext, expect
 
 pytestmark = pytest.mark.browser
 
@@ -61,11 +61,14 @@ def box(tmp_path: Path) -> Iterator[tuple[Box, str]]:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("device", SIZES)
-def test_the_page_fits_and_keeps_itself_fresh(browser: Browser, box: tuple[Box, str], device: str, scheme: str) -> None:
+def test_the_page_fits_and_keeps_itself_fresh(
+    window: BrowserContext, box: tuple[Box, str], device: str, scheme: str
+) -> None:
     made, url = box
     width, height = SIZES[device]
-    context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)  # type: ignore[arg-type]
-    page = context.new_page()
+    page = window.new_page()
+    page.set_viewport_size({"width": width, "height": height})
+    page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
     faults: list[str] = []
     page.on("pageerror", lambda error: faults.append(str(error)))
     page.goto(f"{url}/system")
@@ -81,4 +84,3 @@ def test_the_page_fits_and_keeps_itself_fresh(browser: Browser, box: tuple[Box, 
     made.log(logging.ERROR, "something new went wrong")
     expect(log).to_contain_text("something new went wrong")
     assert not faults
-    context.close()

@@ -34,7 +34,8 @@ def place(path: Path, seconds: float, visits: Sequence[tuple[float, float]] = ()
                 if begin <= n / fps < end:
                     x = round((n / fps - begin) / (end - begin) * (SIZE[0] - VISITOR[0]))
                     image[90 : 90 + VISITOR[1], x : x + VISITOR[0]] = 235
-            frame = av.VideoFrame.from_ndarray(cv2.cvtColor(image, cv2.COLOR_GRAY2BGR), "bgr24")
+            colour = av.VideoFrame.from_ndarray(cv2.cvtColor(image, cv2.COLOR_GRAY2BGR), "bgr24")
+            frame = colour.reformat(format=stream.pix_fmt, threads=1)  # several cost twice as much for a small picture
             frame.pts, frame.time_base = n, Fraction(1, fps)
             container.mux(stream.encode(frame))
         container.mux(stream.encode(None))
@@ -66,7 +67,8 @@ def _options(codec: str, gop: int, given: dict[str, str]) -> dict[str, str]:
         return {}
     if codec == "libx265":
         more = "".join(f":{key}={value}" for key, value in given.items())
-        return {"preset": "ultrafast", "x265-params": f"log-level=none:keyint={gop}:min-keyint={gop}:scenecut=0{more}"}
+        more += ":log-level=none:pools=none:frame-threads=1"
+        return {"preset": "ultrafast", "x265-params": f"keyint={gop}:min-keyint={gop}:scenecut=0{more}"}
     more = "".join(f":{key}={value}" for key, value in given.items())
     return {"preset": "superfast", "x264-params": f"keyint={gop}:min-keyint={gop}:scenecut=0{more}"}
 

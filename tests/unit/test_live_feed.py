@@ -61,6 +61,7 @@ class Watching:
     def __init__(self, viewer: StreamViewer) -> None:
         self._viewer, self._chunks, self._parser = viewer, viewer.__aiter__(), LiveParser()
         self.got: list[LiveMessage] = []
+        self._numbers: dict[tuple[int, int], list[int]] = {}  # by camera and bytes, for it is asked after each chunk
 
     async def until(self, done: Callable[[], bool]) -> None:
         end = time.monotonic() + 60
@@ -72,10 +73,13 @@ class Watching:
         return b"".join(each.content for each in self.got if each.kind == "v" and each.index == index)
 
     def numbers(self, index: int = 0) -> list[int]:
-        return [n for _, n in numbered_frames(self.video(index))] if self.video(index) else []
+        video = self.video(index)
+        if video and (index, len(video)) not in self._numbers:
+            self._numbers[index, len(video)] = [n for _, n in numbered_frames(video)]
+        return self._numbers.get((index, len(video)), [])
 
     def last(self, index: int = 0) -> int:
-        return self.numbers(index)[-1] if self.video(index) else -1
+        return (self.numbers(index) or [-1])[-1]
 
     def notes(self, index: int = 0) -> list[dict[str, object]]:
         return [json.loads(each.content) for each in self.got if each.kind == "n" and each.index == index]
