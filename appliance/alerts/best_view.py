@@ -1,4 +1,4 @@
-"""How well an object is seen, and in which frame it is seen best: there the still is cut."""
+"""Scores how well an object is seen in each frame; the still of an alert is cut from the best one."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Joins alerts of several cameras to one incident where somebody walks from a zone into one that adjoins it.
 
-The rule, which leaves two alerts two whenever there is a doubt. An alert that opens on a camera belongs to the incident
-of an earlier alert if
+In doubt two alerts stay two incidents. An alert that opens on a camera belongs to the incident of an earlier alert if
 
 - its track was first seen in a zone that `alerts.adjoining` names, in the middle of a session, on a camera that was
   examined all the time, and no track of the same label was lost there just before (it may be the same object);

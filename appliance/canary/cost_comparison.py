@@ -1,8 +1,8 @@
-"""CPU time of two networks for the same frames, in turns: what else the machine does falls on both alike.
+"""Measures the CPU time of two networks for the same frames in turns, so that other load affects both alike.
 
-A survey has one network after the other, minutes apart. On a machine that got busier in between, the same network took
-1.6 times the CPU time (caches and cores are shared), which would be called slower. Within a frame it is disturbed, too:
-at a load of 10, one that takes 1.9 times the CPU time took over 1.5 times in two frames of three.
+A survey runs one network minutes after the other. On a machine that got busier in between, the same network took 1.6
+times the CPU time (caches and cores are shared), so it would count as slower. Single frames are disturbed, too: at a
+load of 10, a network with 1.9 times the CPU time exceeded 1.5 times in only two frames of three.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""One network's answers on sampled frames of a recording, and two of them laid side by side.
+"""Runs networks on sampled frames of a recording and compares their detections frame by frame.
 
-Each network examines the frames in a child of its own, so a crash, a hang or a leak is the child's; the parent compares
-the answers frame by frame. Key frames alone are decoded, at least `every_s` apart.
+Each network examines the frames in a child of its own, so a crash, a hang or a leak affects only the child; the
+parent compares the answers. Only key frames are decoded, at least `every_s` apart.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Decides whether a candidate is better or worse than what is in force, or whether too little is known to say.
+"""Decides whether a candidate is better or worse than what is in force, or whether there is too little evidence.
 
 It takes pairs: an object that one or both networks found in the same frame, the CPU time of both for it, what both did
 with an expectation of a kept scenario. It answers *better*, *worse* or *not enough*. Each question is a sequential test

@@ -1,6 +1,7 @@
 """Keeps what a candidate and the network in force found in the same live frames over restarts, and judges it.
 
-A line of JSON a frame; the first one says which networks are compared. A line that a power cut tore is left out.
+The file has a line of JSON for each frame; the first line names the networks that are compared. A line that a power
+cut truncated is left out.
 """
 
 from __future__ import annotations

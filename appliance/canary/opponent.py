@@ -1,4 +1,4 @@
-"""The network that a candidate is compared with. The dashboard asks too, so nothing here loads a detector."""
+"""Selects the network that a candidate is compared with. Used by the dashboard, too: it loads no detector."""
 
 from __future__ import annotations
 

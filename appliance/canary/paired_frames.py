@@ -1,7 +1,7 @@
-"""Lays side by side what two networks found in the same frame, object by object. Pure; without numpy, for the core.
+"""Pairs the objects that two networks found in the same frame. Pure; without numpy, for the core.
 
-An object counts when one network gives it SURE and more on the common scale of scores; it is lost when the other has
-nothing of SEEN and more of that kind at that place.
+An object counts if one network gives it a calibrated score of at least SURE. The other network has lost it if it finds
+no object of that kind with at least SEEN at that place.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Runs in a sandbox: one network, held loaded, that examines frames of live video beside the network in force.
 
-A crash, a hang or a leak is this child's. It reads pixels from one file in memory and answers with what it found.
+A crash, a hang or a leak affects only this child. It reads pixels from one file in memory and answers with detections.
 """
 
 from __future__ import annotations

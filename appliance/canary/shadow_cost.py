@@ -1,4 +1,4 @@
-"""Estimates what a second network beside the one in force will cost, before it begins, and refuses with the cure."""
+"""Estimates what a second network beside the one in force will cost, before it begins, and refuses with the remedy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A candidate tried on a site: its kept scenarios and its last hours of recording, beside the network in force.
+"""Tries a candidate on the site's kept scenarios and last hours of recording, beside the network in force.
 
 Everything runs in children of the lowest priority (`scenario.sandboxed_jobs`), one network in one child, so a candidate
 that crashes, hangs or takes all memory is stopped with its child.

@@ -1,4 +1,4 @@
-"""`vedette calibrate`: how well the calibration separates real alerts from false ones, as a table or JSON."""
+"""`vedette calibrate`: prints how well the calibration separates real alerts from false ones, as a table or JSON."""
 
 from __future__ import annotations
 

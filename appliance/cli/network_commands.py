@@ -1,4 +1,4 @@
-"""The commands for networks and what is tried beside those in force: models, advise, candidate."""
+"""The commands for networks, and for candidates that are tried beside what is in force: models, advise, candidate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`vedette users`: who may use the dashboard, from the command line, also while the appliance runs."""
+"""`vedette users`: adds, changes and removes users of the dashboard, also while the appliance runs."""
 
 from __future__ import annotations
 

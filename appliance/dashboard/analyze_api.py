@@ -1,7 +1,7 @@
 """`/api/v1/analyze`: a picture or clip and a question in; boxes, answer, tier, confidence and cost out.
 
-The appliance's detector looks first. A question that it cannot answer goes the way of an alert: privacy, router and
-budgets of the camera that is named, outbox, worker; the answer then lies at the status URL.
+The appliance's detector answers first. A question that it cannot answer is processed like an alert of the named camera
+(privacy, router, budgets, outbox, worker), and the answer is then at the status URL.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`/api/v1/live`: what cameras see now, as the video that is recorded anyway, over one connection for all of them."""
+"""`/api/v1/live`: live video of several cameras over one connection, taken from the recording as it is written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small H.264 of a camera's live video, for browsers that cannot play what it sends: once for all of them, bounded.
+"""Converts a camera's live video to small H.264 for browsers that cannot play it, once for all viewers.
 
 Each camera that is converted has a sandbox of its own, which ends some seconds after the last one who needed it. It has
 no folder, network or secret: fragments go in, fragments come out, and those are read as strictly as our own files. The

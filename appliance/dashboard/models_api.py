@@ -1,4 +1,4 @@
-"""`/api/v1/models`: the networks that are here and that can be had: what each finds and costs, pulled, used, left."""
+"""`/api/v1/models`: networks, installed and available: what each finds and costs; download, put in force, go back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`/api/v1/proofs`: networks that were tried on this site's recording beside the one in force, and what differs."""
+"""`/api/v1/proofs`: the trials of networks on this site's recording against the one in force, and the differences."""
 
 from __future__ import annotations
 

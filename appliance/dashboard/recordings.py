@@ -1,4 +1,4 @@
-"""Pictures and playable stretches cut out of the recording for people: made when asked for, bounded."""
+"""Cuts pictures and playable stretches out of the recording, on request and within limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`/api/v1/cameras/{name}/why`: why a camera did or did not report somebody, by what is stored and decided again."""
+"""`/api/v1/cameras/{name}/why`: why a camera did or did not report somebody, from stored boxes or a new examination."""
 
 from __future__ import annotations
 

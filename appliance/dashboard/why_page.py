@@ -1,4 +1,4 @@
-"""The page Why: what became of everything in a span of a camera's time, drawn on a strip under the video."""
+"""The page Why: what happened to each object in a time span of a camera, drawn on a strip under the video."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Index of the recorded times of a camera: on disk, still to come, or never; and retries of a failed cut."""
+"""Tells whether a moment of a camera is recorded, will be, or never will be; and spaces the retries of a failed cut."""
 
 from __future__ import annotations
 

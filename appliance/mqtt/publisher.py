@@ -1,4 +1,4 @@
-"""Publishes the site to an MQTT broker from the store: what is so now (retained), and alerts as they change."""
+"""Publishes the site to an MQTT broker from the store: the present state (retained), and alerts as they change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which zones of a camera are occupied, by which labels: from the stored boxes, by the geometry of the rules."""
+"""Finds which zones of a camera are occupied and by which labels, from stored boxes and the geometry of the rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sensors of this appliance, as one; and those that a maker's program or library reads: Pi, NVIDIA, Hailo."""
+"""Reads all sensors of this appliance, also those that need a vendor's program or library: Pi, NVIDIA, Hailo."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Alerts with what people and judges said of them: the rows from which drift and agreement are counted."""
+"""Reads alerts with their reviews and verdicts, from which drift and agreement are computed."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Which alerts are wanted, as SQL that stays quick with 100 000 of them.
+"""Builds the SQL for a filtered list of alerts, quick with 100 000 of them.
 
 Camera, severity, verdict and review have an index each that ends in the time, so a page of them is read in order.
-Zones, labels, rules and words are tables of their own. Where few alerts match all that is asked of these, they are
-taken first and then put in order; where many do, a page is full after a few steps along the time.
+Zones, labels, rules and words are tables of their own. If few alerts match these filters, they are selected first and
+then sorted; if many do, reading along the time fills a page after a few steps.
 """
 
 from __future__ import annotations

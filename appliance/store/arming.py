@@ -1,4 +1,4 @@
-"""The profile that a person chose and what is paused: a few rows that outlive restarts."""
+"""Stores the profile that a person chose and the pauses: a few rows that survive restarts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The last state of each camera, and the gaps in which nothing came from it."""
+"""Stores the last state of each camera, and the gaps in which it sent nothing."""
 
 from __future__ import annotations
 

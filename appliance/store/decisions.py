@@ -1,4 +1,4 @@
-"""The router's memory: what it decided, what became of it, and what was spent."""
+"""Stores the router's decisions, their outcomes, and the spent budget."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Erases what is kept of a span of a camera, because a person wants it, and says what it could not reach.
+"""Erases all data of a camera and a time span at a person's request, and lists what it could not reach.
 
-Alerts, verdicts and their evidence are kept by everything else in the store; here their rows go, too. The receipt names
-copies that have left this appliance, so that a person can erase them.
+Only here the rows of alerts and verdicts are deleted, too. The receipt names copies that have left this appliance, so
+that a person can erase them.
 """
 
 from __future__ import annotations

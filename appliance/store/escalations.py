@@ -1,4 +1,4 @@
-"""Escalations, their steps and media in the store: how far each got, which is next, what a verdict does to it."""
+"""Stores escalations with their steps and media: the state of each, the next one, and the effect of a verdict."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The escalations as the uplink sends them: which is next, how far each got, which is dropped."""
+"""Stores the outbox: which escalation is sent next, how much of each is sent, and which are dropped."""
 
 from __future__ import annotations
 

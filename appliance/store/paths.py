@@ -1,4 +1,4 @@
-"""Where files lie in the storage folder, and the one way from a stored path to a file."""
+"""The layout of the storage folder, and the one conversion from a stored path to a file."""
 
 from __future__ import annotations
 

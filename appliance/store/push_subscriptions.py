@@ -1,4 +1,4 @@
-"""Browsers that a person let be notified, and links in messages that were used."""
+"""Stores the browsers that get web push, and the snooze links that were used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deletes what is too old or too much, by the declared policy, and never what an alert still needs.
+"""Deletes what exceeds the limits of age and size, and never what an alert still needs.
 
 The policy (docs/storage.md): the oldest of the continuous recording first; then the oldest evidence that a person has
 reviewed and of which nothing is to be sent; then nothing, and the recorder pauses. The ledger holds what was deleted.

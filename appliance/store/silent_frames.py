@@ -1,4 +1,4 @@
-"""Frames that were sent although nothing was reported in them, and what people and models said of them."""
+"""Frames that were sent although nothing was reported in them, and what people and models answered about them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 // @ts-check
-// Live video beside the player: reads messages from the stream of bytes, says how far behind the newest frame to play,
-// and moves boxes between examined frames.
+// The parts of the live player (live.js) that need no browser, so node can test them: splits the byte stream of
+// /api/v1/live into messages, computes the delay to play with, and interpolates boxes between examined frames.
 const HEAD_BYTES = 6; // kind, camera, length (32 bits, big-endian): docs/dashboard.md
 const NEAR_S = 0.02; // a frame on screen and an examined one this near are the same
 const STALE_S = 1; // boxes older than this are not shown, and none is moved across a longer time

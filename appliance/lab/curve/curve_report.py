@@ -1,8 +1,8 @@
 """Computes the curves: every strategy on the same footage under one budget for all cameras, and the router's cascade.
 
 Budgets are shares (1 = all the cameras' bytes). The cascade runs from escalating every alert to escalating none; the
-labels tell which alerts are right. Each alert's chance is learnt from the alerts of all other clips, so that no clip
-tells about itself; the surest alerts stay at the edge first.
+labels tell which alerts are right. Each alert's chance is learnt from the alerts of all other clips. The alerts with
+the most certain answer stay at the edge first.
 """
 
 from __future__ import annotations

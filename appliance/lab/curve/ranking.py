@@ -1,6 +1,6 @@
-"""Recall under a budget: each strategy's order of sending, the cost of finding each incident, bootstrap intervals.
+"""Computes the recall under a budget: each strategy's order of sending, the cost of each incident, bootstrap intervals.
 
-Arithmetic only.
+Pure arithmetic.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Operating points (one combination of settings with its results on each scenario) and the choice of the best one."""
+"""Chooses the best settings of a `vedette tune` sweep.
+
+An operating point is one combination of settings with its results on each scenario. The best one reaches the aim
+(such as `recall>=0.95`); its figures are cross-validated by leaving one scenario out at a time.
+"""
 
 from __future__ import annotations
 
