@@ -26,7 +26,7 @@ _NAME = re.compile(r"^[a-z0-9][a-z0-9_-]{0,39}$")
 
 
 class KeyChange(BaseModel):
-    """A value of the site file by its path, as JSON. remove: the key goes."""
+    """A change of one key of the site file: its path, and its value as JSON. remove: the key is removed."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -39,7 +39,7 @@ class KeyChange(BaseModel):
 
 
 class SettingsCandidate(BaseModel):
-    """Changes of the site file, or two cassettes: of the judge that answers, and of the candidate."""
+    """Changes of the site file, or two cassettes: of the present judge and of the candidate."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -54,14 +54,14 @@ class SettingsCandidate(BaseModel):
 
 
 class CandidateStore:
-    """The candidates of a site that are no networks. Any process may call; a file is written whole or not at all."""
+    """Stores the candidates of a site other than networks. Any process may call; files are written atomically."""
 
     def __init__(self, root: Path) -> None:
         """root: the storage folder."""
         self._root = root
 
     def put(self, candidate: SettingsCandidate) -> None:
-        """Keep it in place of one of this name, whose trial is forgotten. Raise UsageError, DiskWriteError."""
+        """Store a candidate and replace one of the same name and its trial. Raise UsageError, DiskWriteError."""
         if len({each.name for each in self.all()} - {candidate.name}) >= WAITING_MAX:
             raise UsageError(f"{WAITING_MAX} candidates wait already: take one out with --off")
         path = self._path(candidate.name)

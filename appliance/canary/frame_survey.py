@@ -51,7 +51,7 @@ class FootageFile:
 
 @dataclass(frozen=True, slots=True)
 class SurveyTask:
-    """Frames that a network is to examine. every_s: the least time between two; keys_only: decode key frames alone."""
+    """The frames that a network examines. every_s: the least time between two; keys_only: decode only key frames."""
 
     camera: str
     files: tuple[FootageFile, ...]
@@ -63,7 +63,7 @@ class SurveyTask:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """All answers of one network. memory_mb: by how much the child grew for it, at its peak. seconds: of the clock.
+    """All detections of one network. memory_mb: the peak growth of the child. seconds: wall-clock time.
 
     cpu_s: CPU time of the child, loading and decoding included.
     """
@@ -164,7 +164,7 @@ def paired(old: Survey, new: Survey, known: Sequence[KnownObject] = ()) -> Itera
 
 
 def cpu_pairs(old: Survey, new: Survey) -> Iterator[tuple[float, float]]:
-    """Yield the CPU time of both for each frame that both examined, milliseconds."""
+    """Yield the CPU milliseconds of both networks for each frame that both examined."""
     others: Mapping[float, SurveyedFrame] = {frame.t: frame for frame in new.frames}
     for frame in old.frames:
         if frame.t in others:

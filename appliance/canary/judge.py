@@ -67,7 +67,7 @@ class ShareTest:
         self.log_e_max = max(self.log_e_max, log_e)
 
     def is_beyond(self, alpha: float) -> bool:
-        """Return whether the share lies beyond the bound, with a probability of error of at most `alpha`."""
+        """Return True if the share is beyond the bound, with a probability of error of at most `alpha`."""
         return self.log_e_max >= -math.log(alpha)
 
 
@@ -132,7 +132,7 @@ class Judgement:
 
 
 class CandidateJudge:
-    """Gathers pairs about one candidate. State: a test a question. `verdict` may be asked at any time.
+    """Collects pairs about one candidate. State: a test for each question. `verdict` may be called at any time.
 
     of: what is compared. Objects of frames must be of day and night before a candidate can be better.
     """
@@ -168,19 +168,19 @@ class CandidateJudge:
             self._lower.add(pair.shift < -SHIFT_MAX)
 
     def add_expectation(self, *, old_right: bool, new_right: bool) -> None:
-        """Take what both did with an expectation, or a prohibition, of a kept scenario or a judged alert."""
+        """Count an expectation or prohibition (of a kept scenario or judged alert) that each side met or missed."""
         if old_right != new_right:
             self._known(won=new_right)
 
     def add_answer(self, *, old_right: bool, new_right: bool) -> None:
-        """Take what both did with an alert, or a verdict, whose truth is known."""
+        """Count an alert or verdict whose truth is known, by who was right about it."""
         self.add_expectation(old_right=old_right, new_right=new_right)
         if old_right:
             self._kept.add(not new_right)
             self._lost.setdefault("all", ShareTest(LOST_MAX)).add(not new_right)
 
     def add_unknown(self, *, gained: bool) -> None:
-        """Take what the candidate reports and nobody answered for. gained: it alone reports it."""
+        """Count an alert that nobody reviewed. gained: only the candidate reports it."""
         self._gained.add(gained)
 
     def add_cpu(self, old_ms: float, new_ms: float) -> None:
@@ -192,7 +192,7 @@ class CandidateJudge:
         self._cheaper.add(ratio < CHEAPER_MIN)
 
     def add_costs(self, old: RunCosts, new: RunCosts) -> None:
-        """Take what the runs cost as a whole: each gate that does not hold stops the candidate."""
+        """Compare the costs of both runs: each limit that is exceeded stops the candidate."""
         self._gates = [*_gates(old, new)]
 
     def verdict(self) -> Judgement:

@@ -29,7 +29,7 @@ STANDS_IOU_MIN = 0.7  # of its box and the one that counted
 
 @dataclass(frozen=True, slots=True)
 class LiveFrame:
-    """A frame that both examined. old: the network that is trusted, or in force; new: the candidate."""
+    """A frame that both networks examined. old: the trusted network, or the one in force; new: the candidate."""
 
     camera: str
     old: SurveyedFrame
@@ -54,7 +54,7 @@ class LiveEvidence:
 
     @property
     def is_full(self) -> bool:
-        """Return whether no more frames are compared: so many did not decide it."""
+        """Return True if the limit of frames is reached."""
         return self.frames >= FRAMES_MAX
 
     def add(self, frame: LiveFrame) -> None:
@@ -64,7 +64,7 @@ class LiveEvidence:
         self._take(frame)
 
     def verdict(self, old: RunCosts, new: RunCosts) -> Judgement:
-        """Return what is known so far. old, new: the cost of both networks."""
+        """Return the judgement so far. old, new: the cost of both networks."""
         self._judge.add_costs(old, new)
         return self._judge.verdict()
 

@@ -22,6 +22,6 @@ def opponent(site: IngestConfig | DecisionConfig, table: InForceTable, camera: s
 
 
 def detector_with(section: DetectorConfig, model: str) -> DetectorConfig:
-    """Return the site's section with another network, as that is by itself: what the section says is of its own."""
+    """Return the site's section with another network; precision, labels and head at their defaults."""
     usual = {"precision": "auto", "labels": None, "head": "auto"}
     return section if model == section.model else section.model_copy(update={**usual, "model": model})

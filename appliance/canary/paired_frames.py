@@ -52,7 +52,7 @@ class KnownObject:
 
 
 def kind_of(label: str) -> str:
-    """Return what a label is compared as: cars, buses and trucks are `vehicle`."""
+    """Return the label to compare by: cars, buses and trucks are `vehicle`."""
     return _KIND_OF.get(label, label)
 
 

@@ -21,7 +21,7 @@ KEPT_MAX = 20  # reports of some 10 kB, the newest
 
 @dataclass(frozen=True, slots=True)
 class DifferingFrame:
-    """A frame in which one of both is sure of an object that the other does not see."""
+    """A frame in which one network is sure of an object that the other does not find."""
 
     camera: str
     t: float
@@ -108,11 +108,11 @@ class ProofStore:
         return report if report is not None and report.candidate == candidate else None
 
     def forget(self, candidate: str) -> None:
-        """Drop the trial on the recording of a candidate that is another one now."""
+        """Delete the trial on the recording of a candidate that was replaced."""
         self._path(candidate, "recording").unlink(missing_ok=True)
 
     def agrees(self, ref: BundleRef) -> bool:
-        """Return whether a bundle was shown on live frames to lose little of what the network before it finds."""
+        """Return True if live frames have shown that a bundle loses little of what the network before it finds."""
         report = self.of(str(ref), "live")
         return report is not None and report.judgement.kept and report.judgement.outcome != "worse"
 

@@ -12,7 +12,7 @@ PROCESS_BYTES, SHARE_OF_FILE = 40_000_000, 5  # Python and ONNX Runtime; the net
 
 
 def needed_bytes(file_bytes: int) -> int:
-    """Return about how much memory a network in a child takes, of the bytes of its file."""
+    """Estimate the memory that a network takes in a child, from the size of its file in bytes."""
     return PROCESS_BYTES + SHARE_OF_FILE * file_bytes
 
 
@@ -22,7 +22,7 @@ def bundle_bytes(store: BundleStore, ref: BundleRef) -> int:
 
 
 def shortage(need: int, memory: MemoryReading) -> str:
-    """Return why there is no room for a second network, with the cure; '' if there is."""
+    """Return why there is no room for a second network, with the remedy; '' if there is."""
     left = memory.left_bytes
     if left is None or left >= need + MEMORY_LEFT_BYTES:
         return ""

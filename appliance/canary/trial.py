@@ -56,7 +56,7 @@ class JobCall(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CameraFootage:
-    """Footage that a candidate is tried on: files of one camera, oldest first, and what is known of objects in them.
+    """Footage for a trial: files of one camera, oldest first, and the reviewed objects in them.
 
     now: the network in force for this camera alone; None: that of all.
     """
@@ -87,7 +87,7 @@ TRIAL_PLAN: TypeAdapter[TrialPlan] = TypeAdapter(TrialPlan)
 
 
 class CandidateTrial:
-    """One trial. State: the judge, and what was examined. Owner: one thread, once."""
+    """Runs one trial. State: the judge, and the examined footage. Owner: one thread; used once."""
 
     def __init__(self, plan: TrialPlan, call: JobCall) -> None:
         self._plan = plan
@@ -106,7 +106,7 @@ class CandidateTrial:
         return self.report(made_t)
 
     def steps(self) -> Iterator[float]:
-        """Do the same piece by piece; yield the share that is done before each."""
+        """Run the trial piece by piece; yield the share that is done before each."""
         plan = self._plan
         whole = len(plan.footage) + len(plan.scenarios)
         for number in range(whole):
@@ -217,7 +217,7 @@ class CandidateTrial:
 
 
 def known_objects(events: Sequence[ReviewedEvent]) -> tuple[KnownObject, ...]:
-    """Return what people said of the objects of these events; events that nobody reviewed are left out."""
+    """Return the reviewed objects of these events; events that nobody reviewed are left out."""
     return tuple(
         KnownObject(
             each.event.t - AROUND_S, each.event.t + AROUND_S, kind_of(each.event.label), each.event.box,
