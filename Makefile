@@ -32,7 +32,7 @@ demo: setup      ## see it work: cameras over RTSP, alerts, cloud verdicts, dash
 
 # More than there are cores: many tests wait for cameras and brokers that go on in real time.
 test: setup browser mosquitto promtool  ## run every test that CI runs, files side by side on all cores (ARGS="--durations=80")
-	$(BIN)/python -m pytest -n $$(( $$(nproc) * 3 )) --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(BIN)/python -m pytest -n $$(( $$(nproc) * 5 / 2 )) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-quick: setup ## the unit tests that need no browser, broker or camera, in about a minute
 	$(BIN)/python -m pytest tests/unit -m 'not slow and not thorough' -n $$(( $$(nproc) * 3 / 2 )) --dist loadfile -q $(ARGS)

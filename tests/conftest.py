@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from appliance.web.visitor import Visitor
 
 ROOT = Path(__file__).parents[1]
+BROWSER = ROOT / "tests" / "browser"
 MEMORY = Path("/dev/shm")
 MEMORY_BYTES_MIN = 4 << 30  # free in it and of the machine's: ten times of what a run keeps at a time
 
@@ -150,32 +151,32 @@ def logging_as_it_was() -> Iterator[None]:
 
 
 # The files that take longest, the longest first (`make test ARGS=--durations=80`): with files side by side, one of them
-# begun late would keep one core busy while the others have nothing left. Those that mostly wait, for a camera or page,
-# stand between those that compute: by a model of a run on two cores, six files at a time, that is 10 % of its length.
+# begun late would keep one core busy while the others have nothing left.
 LONGEST = (
-    "test_timeline_page.py", "test_keyframe_policy.py", "test_detectors.py", "test_pages.py", "test_family.py",
-    "test_network_switch.py", "test_shadow.py", "test_local_judge_live.py", "test_ingest_process.py",
-    "test_accessibility.py", "test_nothing_leaves.py", "test_export.py", "test_camera_editor.py", "test_keep.py",
-    "test_live_page.py", "test_demo.py", "test_replay_verdicts.py", "test_recording_outlives_peers.py",
-    "test_ingest_confinement.py", "test_sandbox.py", "test_streams.py", "test_health_live.py", "test_check.py",
-    "test_reconfigure_live.py", "test_misbehaving_peers.py", "test_first_run.py", "test_live_feed.py",
-    "test_review_pages.py", "test_tamper_detector.py", "test_pets_accuracy.py", "test_attack.py",
-    "test_faults_told.py", "test_dashboard_api.py", "test_redacted_clip.py", "test_sound.py", "test_scenario_curve.py",
-    "test_architecture.py", "test_chaos.py", "test_settings_pages.py", "test_replay_decode_policy.py",
-    "test_scenario_run.py", "test_storage_policy.py", "test_escalation_nats.py", "test_motion_gate.py",
-    "test_render.py", "test_rtsp_server.py", "test_access.py", "test_openapi.py", "test_gpu_benchmark.py",
-    "test_history_checker.py", "test_lab_layer.py", "test_frame_selector.py", "test_install_script.py",
-    "test_regions.py", "test_evaluate_command.py", "test_frame_transform.py", "test_evidence.py", "test_mqtt.py",
-    "test_vehicle_handover.py", "test_replay_health.py", "test_canary.py", "test_candidates.py",
-    "test_escalation_evidence.py", "test_replay_command.py", "test_camera_setup.py", "test_keep_start.py",
-    "test_engines.py", "test_broker_link.py", "test_second_engine.py", "test_keep_live.py", "test_texts.py",
-    "test_replay_resume.py", "test_rtsp_ingest.py", "test_track_identity.py", "test_printed_commands.py",
-    "test_full_disk.py", "test_work_counts.py", "test_renditions.py", "test_render_practice.py",
-    "test_decode_policy_live.py", "test_tensorrt.py", "test_variants.py", "test_windows.py", "test_push.py",
-    "test_dashboard_models.py", "test_recording_reader.py", "test_worker_queue.py", "test_replay_workers.py",
-    "test_replay_conditions.py", "test_health_pages.py", "test_backup.py", "test_cascade.py", "test_memory_bound.py",
-    "test_roles_pages.py", "test_vocabulary.py", "test_dashboard_settings.py", "test_library_telemetry.py",
-    "test_live_video.py", "test_hostile_media.py", "test_notify.py",
+    "test_shadow.py", "test_accessibility.py", "test_pages.py", "test_timeline_page.py", "test_camera_editor.py",
+    "test_recording_outlives_peers.py", "test_health_live.py", "test_detectors.py", "test_live_page.py",
+    "test_keyframe_policy.py", "test_misbehaving_peers.py", "test_keep.py", "test_faults_told.py",
+    "test_reconfigure_live.py", "test_sound.py", "test_network_switch.py", "test_escalation_nats.py",
+    "test_family.py", "test_rtsp_server.py", "test_history_checker.py", "test_camera_setup.py",
+    "test_review_pages.py", "test_sandbox.py", "test_demo.py", "test_regions.py", "test_replay_verdicts.py",
+    "test_nothing_leaves.py", "test_mqtt.py", "test_settings_pages.py", "test_worker_queue.py", "test_check.py",
+    "test_lab_layer.py", "test_rtsp_ingest.py", "test_full_disk.py", "test_decode_policy_live.py",
+    "test_local_judge_live.py", "test_ingest_process.py", "test_tamper_detector.py", "test_live_feed.py",
+    "test_live_video.py", "test_onvif_pages.py", "test_first_run.py", "test_storage_policy.py",
+    "test_architecture.py", "test_rtsp_faults.py", "test_pool_nats.py", "test_why_page.py",
+    "test_ingest_confinement.py", "test_redacted_clip.py", "test_attack.py", "test_roles_pages.py",
+    "test_store_power_cut.py", "test_replay_resume.py", "test_page_races.py", "test_streams.py",
+    "test_misbehaving_broker.py", "test_export.py", "test_vocabulary.py", "test_dashboard_api.py",
+    "test_scenario_curve.py", "test_supervisor.py", "test_uplink_nats.py", "test_source_size.py",
+    "test_track_identity.py", "test_dashboard_tls.py", "test_pets_accuracy.py", "test_keyboard.py",
+    "test_scenario_run.py", "test_outage.py", "test_dashboard_models.py", "test_chaos.py", "test_second_engine.py",
+    "test_access.py", "test_keep_start.py", "test_notify_page.py", "test_overload.py", "test_lack_of_files.py",
+    "test_onvif.py", "test_service_levels.py", "test_system_page.py", "test_cassette_nats.py",
+    "test_scenarios_page.py", "test_windows.py", "test_evidence_steps_nats.py", "test_wiring.py",
+    "test_variants.py", "test_health_pages.py", "test_broker_link.py", "test_canary.py",
+    "test_replay_conditions.py", "test_overload_nats.py", "test_own_network.py", "test_renditions.py",
+    "test_savings_page.py", "test_dashboard_connections.py", "test_shown_secrets.py", "test_tensorrt.py",
+    "test_evidence.py", "test_openapi.py", "test_render_family.py", "test_motion_gate.py",
 )  # fmt: skip
 # Unit tests that take more than 1.3 s of CPU a file: `make test-quick` leaves them out.
 THOROUGH = (
@@ -212,12 +213,13 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest files begin; the others follow by name, which mixes those of all folders."""
+    """The longest files begin, and the browser's come last: Playwright keeps an event loop running in this thread until
+    the session ends."""
     place = {name: n for n, name in enumerate(LONGEST)}
-    where: dict[Path, tuple[int, str]] = {}  # a file of which there are many items is looked at once
+    where: dict[Path, tuple[bool, int]] = {}  # a file of which there are many items is looked at once
     for item in items:
         if item.path not in where:
-            where[item.path] = (place.get(item.path.name, len(place)), item.path.name)
+            where[item.path] = (item.path.is_relative_to(BROWSER), place.get(item.path.name, len(place)))
         if item.path.name in THOROUGH:
             item.add_marker("thorough")
         if item.nodeid.removeprefix("tests/") in WEEKLY:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -73,23 +72,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker("slow")
 
 
-_playwrights_loops: list[asyncio.AbstractEventLoop] = []
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup() -> None:
-    """Playwright marks its loop as running in this thread as long as the browser is open, also between its calls; the
-    mark is taken away while tests of other folders, which follow in the same process, run loops of their own."""
-    for loop in _playwrights_loops:
-        asyncio._set_running_loop(loop)
-
-
-@pytest.hookimpl(hookwrapper=True)
-def pytest_runtest_teardown() -> Iterator[None]:
-    yield
-    asyncio._set_running_loop(None)
-
-
 def _chromium() -> str:
     # The first is Debian's own, without the extensions and flags of the script around it, which cost a tenth.
     debians = "/usr/lib/chromium/chromium"
@@ -126,11 +108,7 @@ def browser() -> Iterator[playwright.Browser]:
         playwright.expect.set_options(timeout=_PATIENCE_MS)
         opened = driver.chromium.launch(executable_path=program, args=_ARGUMENTS, timeout=_PATIENCE_MS)
         _be_patient(opened)
-        loop = asyncio.get_running_loop()
-        _playwrights_loops.append(loop)
         yield opened
-        _playwrights_loops.clear()
-        asyncio._set_running_loop(loop)  # the last test of all may be of another folder
         opened.close()
 
 

@@ -6,7 +6,7 @@ import contextlib
 import importlib.util
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
@@ -307,13 +307,14 @@ def own() -> NetworkDetector:
 
 def watch(looker: NetworkDetector, seen: list[tuple[int, int]]) -> None:
     """Write down the (width, height) of every input."""
-    run = looker._run
+    run = looker.runtime.run
 
-    def noted(tensor: NDArray[np.float32]) -> object:
+    def noted(feed: Mapping[str, Any]) -> object:
+        (tensor,) = [each for each in feed.values() if each.ndim == 4]
         seen.append((tensor.shape[3], tensor.shape[2]))
-        return run(tensor)
+        return run(feed)
 
-    looker._run = noted  # type: ignore[method-assign,assignment]
+    looker.runtime.run = noted  # type: ignore[method-assign,assignment]
 
 
 def test_doubled_boxes_are_seen_once(tmp_path: Path) -> None:
