@@ -48,6 +48,7 @@ Found = TypeVar("Found")
 
 LIMITS = SandboxLimits(
     wall_s=20.0,
+    calls_max=2000,  # FFmpeg keeps 0.2 to 0.8 kB of each file that it decodes: 1.6 MB at most
     memory_bytes=1024 * 1024 * 1024,  # H.265 of 8K: 17 reference frames of 50 MB
     file_bytes_max=CLIP_BYTES_MAX + 64 * 1024 * 1024,
     reply_bytes_max=512 * 1024 * 1024,

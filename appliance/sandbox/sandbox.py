@@ -73,14 +73,15 @@ class SandboxLimits:
     wall_s: of a call. memory_bytes: beyond what the child holds with its modules loaded. file_bytes_max: of a file that
     it writes. idle_s: a child that was not called for so long ends, and gives its memory back. trim_s: one that is
     called again and again gives the free pages between what it keeps back so often, between two calls. rest_s: one that
-    was not called for so long does so, too. calls_max: after so many calls it ends instead.
+    was not called for so long does so, too. calls_max: after so many calls it ends instead, which
+    suits only functions that keep nothing from one call to the next.
     """
 
     wall_s: float = 10.0
     idle_s: float = 300.0
     trim_s: float = TRIM_EVERY_S
     rest_s: float = 1.0
-    calls_max: int = 2000  # FFmpeg keeps 0.2 to 0.8 kB of each file that it decodes: 1.6 MB at most
+    calls_max: int | None = None
     memory_bytes: int = 512 * 1024 * 1024
     files_max: int = 64
     file_bytes_max: int = 0
@@ -456,7 +457,7 @@ def _serve_calls(channel: socket.socket, module: ModuleType, limits: SandboxLimi
     calls = 0
     while True:
         if not ready.poll(1000 * (limits.idle_s if is_trimmed else limits.rest_s)):
-            if is_trimmed or calls >= limits.calls_max:
+            if is_trimmed or (limits.calls_max is not None and calls >= limits.calls_max):
                 return 0
             trim_heaps()
             trimmed, is_trimmed = clock.monotonic(), True
