@@ -14,8 +14,9 @@ from appliance.dashboard import headroom_api
 from appliance.dashboard.access_rights import may
 from appliance.dashboard.alert_reader import AlertFilter, AlertFilterQuery, AlertReader, Reader
 from appliance.dashboard.arming_api import PAUSE_LENGTHS, Armed, ArmingReport
+from appliance.dashboard.camera_address import VENDORS
 from appliance.dashboard.camera_finder_api import AskCamera, Finder
-from appliance.dashboard.camera_setup_api import VENDORS, Prober, TryCamera, stored_streams, tried
+from appliance.dashboard.camera_probe_api import Prober, TryCamera, stored_streams, tried
 from appliance.dashboard.cameras_api import Cameras
 from appliance.dashboard.deps import Rev
 from appliance.dashboard.false_alarms_api import FalseAlarms
