@@ -422,7 +422,7 @@ def _flush_meter(meter: Meter, clock: Clock) -> None:
 
 
 def _give_memory_back(db: Database) -> None:
-    db.close_spare_readers()
+    db.readers.close_spare()
     trim_heaps()
 
 

@@ -79,12 +79,7 @@ class CameraReplay:
         self.analysis.watch_lines(settings.rule_lines)
         self._sessions = 0
         self._gaps: list[Gap] = []
-        self._stats = ReplayStats()
-
-    @property
-    def t(self) -> float:
-        """Seconds of the last frame."""
-        return self._stats.t
+        self.stats = ReplayStats()
 
     def take(self, item: SourceItem) -> None:
         """Process the next item of the source."""
@@ -97,18 +92,34 @@ class CameraReplay:
 
     def close(self) -> None:
         """End what is open, and log that; the source is at its end."""
-        self._stats.t = max(self._stats.t, round(self.source.counts.t, 3))
+        self.stats.t = max(self.stats.t, round(self.source.counts.t, 3))
         self._context.executor.call(self._close)
 
     def _close(self) -> None:
         reason = "end of clip" if self.source.error is None else "clip broke off"
-        self._step(self._pipeline.close(self._stats.t, reason))
+        self._step(self._pipeline.close(self.stats.t, reason))
         self._log_verdicts(self._verdicts.remaining())
-        self._context.log.write(self._end(reason))
+        counts = self.source.counts
+        end = LogEnd(
+            camera=self.camera,
+            run=self.run,
+            t=self.stats.t,
+            reason=reason,
+            frames=counts.frames,
+            examined=self.stats.examined,
+            unlooked=self.stats.unlooked,
+            decode_errors=counts.damaged,
+            time_jumps=counts.jumps,
+            footage_bytes=self.source.bytes,
+            suppressed=tuple(event.id for event in self.stats.suppressed),
+            error=self.source.error,
+            skipped=counts.skipped,
+        )
+        self._context.log.write(end)
         self._context.log.flush()
 
     def result(self, *, wall_s: float, cpu_s: float, behind_s: float) -> ReplayResult:
-        stats, source, counts = self._stats, self.source, self.source.counts
+        stats, source, counts = self.stats, self.source, self.source.counts
         return ReplayResult(
             clip=source.name,
             camera=self.camera,
@@ -147,7 +158,7 @@ class CameraReplay:
         if not self.analysis.has_session:
             self._start_session(frame)
         t = round(frame.t, 3)
-        self._stats.t = t
+        self.stats.t = t
         request = self.analysis.select(replace(frame, t=t))
         if request is None:
             return
@@ -170,7 +181,7 @@ class CameraReplay:
         """Process the detections of a frame; None: the detector failed."""
         boxes = self.analysis.result(request, found)
         self._log_verdicts(self._verdicts.due(boxes.t))
-        self._stats.add_boxes(session, boxes)
+        self.stats.add_boxes(session, boxes)
         self._context.log.write(boxes)
         self._routing.add(boxes, request.av_frame)
         if self._context.options.observer is not None:
@@ -185,12 +196,12 @@ class CameraReplay:
             else hashlib.sha256(f"{self.run}|{self._sessions}".encode()).hexdigest()[:16]
         )
         self._sessions += 1
-        self._stats.size = self.analysis.start_session(frame)
+        self.stats.size = self.analysis.start_session(frame)
         header = StreamHeader(
             camera=self.camera,
             clip=self.source.name,
             model=self._plan.detector.name,
-            size=self._stats.size,
+            size=self.stats.size,
             run=run,
             known_before=self._known_before or self._sessions > 1,
             calibration=self.analysis.calibration,
@@ -200,7 +211,7 @@ class CameraReplay:
 
     def _log_health(self, event: HealthEvent) -> None:
         """Log a fault at its place among the examined frames."""
-        self._stats.health[event.id] = event
+        self.stats.health[event.id] = event
         self._context.executor.call(partial(self._context.log.write, event))
 
     def _log_start(self, header: StreamHeader, gaps: Sequence[Gap]) -> None:
@@ -211,7 +222,7 @@ class CameraReplay:
         self._step(self._pipeline.feed(header))
 
     def _gap(self, gap: Gap) -> None:
-        self._stats.gaps.append(gap)
+        self.stats.gaps.append(gap)
         if self._sessions == 0:
             self._gaps.append(gap)
         else:
@@ -228,30 +239,12 @@ class CameraReplay:
             self._verdicts.submit(self._routing.escalations())
         step = self._verdicts.with_verdicts(step)
         self._context.log.step(step, routes)
-        self._stats.add_step(step, routes)
+        self.stats.add_step(step, routes)
 
     def _log_verdicts(self, verdicts: Sequence[LogVerdict]) -> None:
         for verdict in verdicts:
             self._context.log.write(verdict)
-        self._stats.verdicts += verdicts
-
-    def _end(self, reason: str) -> LogEnd:
-        counts = self.source.counts
-        return LogEnd(
-            camera=self.camera,
-            run=self.run,
-            t=self._stats.t,
-            reason=reason,
-            frames=counts.frames,
-            examined=self._stats.examined,
-            unlooked=self._stats.unlooked,
-            decode_errors=counts.damaged,
-            time_jumps=counts.jumps,
-            footage_bytes=self.source.bytes,
-            suppressed=tuple(event.id for event in self._stats.suppressed),
-            error=self.source.error,
-            skipped=counts.skipped,
-        )
+        self.stats.verdicts += verdicts
 
 
 def _detect(detector: ObjectDetector, image: NDArray[np.uint8]) -> Detections | None:

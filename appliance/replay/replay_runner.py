@@ -78,7 +78,7 @@ def playing(
                 pacer.wait(item.t)
             camera.take(item)
             if isinstance(item, DecodedFrame):
-                yield camera.t, _length_s(cameras)
+                yield camera.stats.t, _length_s(cameras)
     cost = {"wall_s": options.clock.monotonic() - wall_s, "cpu_s": process_cpu_s() - cpu_s, "behind_s": pacer.behind_s}
     return tuple(camera.result(**cost) for camera in cameras)
 
