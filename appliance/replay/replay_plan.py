@@ -1,4 +1,4 @@
-"""What is replayed: the footage of each camera, everything that decides what is logged, and how fast it is played."""
+"""The plan of a replay: the footage of each camera, all that decides what is logged, and how fast it is played."""
 
 from __future__ import annotations
 
