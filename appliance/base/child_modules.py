@@ -77,3 +77,10 @@ def end_child(child: subprocess.Popen[bytes], *, asked_s: float = 0.0, killed_s:
     child.kill()
     with contextlib.suppress(subprocess.TimeoutExpired):
         child.wait(killed_s)
+
+
+def exit_text(code: int | None) -> str:
+    """Return the exit status of a child in words: `signal 9`, `exit code 1`; None: it still runs."""
+    if code is None:
+        return "still running"
+    return f"signal {-code}" if code < 0 else f"exit code {code}"

@@ -199,7 +199,7 @@ class Appliance:
         """
         config, waiting = keep_until_restart(self.config, config)
         if _loaded_by(config) != _loaded_by(self.config):
-            self._lasting.supervisor.try_settings(config.for_ingest())
+            self._lasting.supervisor.trial.run(config.for_ingest())
         background = BackgroundServices(_background_config(config), self._lasting, self._background)
         self._group.replace(self._background.services, background.services)
         self._background, self.config = background, config

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from appliance.base.backoff import Backoff
+from appliance.base.child_modules import exit_text
 from appliance.base.clock import Clock
 from appliance.base.errors import MissingDependency
 
@@ -159,11 +160,6 @@ class ChildProcess:
             older.touch(mode=0o600)
             older.write_bytes(kept)
             os.truncate(self.log, 0)
-
-
-def exit_text(code: int) -> str:
-    """Return an exit status in words."""
-    return f"signal {-code}" if code < 0 else f"exit code {code}"
 
 
 def _private(path: str, flags: int) -> int:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from appliance.base.child_modules import SANDBOX, ChildCpu, end_child
+from appliance.base.child_modules import SANDBOX, ChildCpu, end_child, exit_text
 from appliance.base.clock import Clock, SystemClock
 from appliance.base.errors import VedetteError, printable
 from appliance.base.malloc import TRIM_EVERY_S
@@ -251,7 +251,7 @@ class Sandbox:
             child.wait(2.0)
         if child.returncode == 0:
             return _WentIdle("idle")
-        how = f"signal {-child.returncode}" if (child.returncode or 0) < 0 else f"exit code {child.returncode}"
+        how = exit_text(child.returncode)
         if child.returncode == -signal.SIGXCPU:
             how = "it used more CPU time than it may"
         if self._is_still:
