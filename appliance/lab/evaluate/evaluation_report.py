@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -90,23 +91,16 @@ class EvaluationReport(_ReportPart):
 def figure_row(
     model: str, set_name: str, label: str, figures: DetectionFigures, heights: Sequence[HeightFigures]
 ) -> FigureRow:
+    calibration = figures.calibration
+    rounded: dict[str, Any] = {
+        name: _rounded(value) for name, value in asdict(figures).items() if name != "calibration"
+    }
     return FigureRow(
         model=model,
         set=set_name,
         label=label,
-        images=figures.images,
-        boxes=figures.boxes,
-        ap50=round(figures.ap50, _PLACES),
-        ap50_low=round(figures.ap50_low, _PLACES),
-        ap50_high=round(figures.ap50_high, _PLACES),
-        ap50_95=round(figures.ap50_95, _PLACES),
-        precision=_rounded(figures.precision),
-        recall=round(figures.recall, _PLACES),
-        calibration_error=_rounded(figures.calibration_error),
-        calibration=None
-        if figures.calibration is None
-        else (round(figures.calibration[0], 2), round(figures.calibration[1], 2)),
-        ap70=round(figures.ap70, _PLACES),
+        **rounded,
+        calibration=None if calibration is None else (round(calibration[0], 2), round(calibration[1], 2)),
         by_height=tuple(
             HeightRow(
                 low=each.low,
