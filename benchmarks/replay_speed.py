@@ -30,7 +30,7 @@ from appliance.base.clock import SystemClock
 from appliance.detect import detector
 from appliance.detect.detector import ObjectDetector
 from appliance.replay.conditions.condition_spec import NO_CONDITIONS, ConditionSet
-from appliance.replay.replay_runner import workers_for
+from appliance.replay.replay_plan import workers_for
 from benchmarks.__main__ import ROOT, SITE
 from tests.support.clip_replay import replay
 

@@ -12,31 +12,22 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
-import nats.errors
-import nats.js.errors
-from nats.aio.client import Client
-
 from appliance.base.backoff import Backoff
 from appliance.base.clock import Clock
 from appliance.base.errors import EngineError, EngineUnavailable, UplinkError, VedetteError
 from appliance.base.json_lines import WireError
 from appliance.base.telemetry import LogThrottle
-from appliance.broker import NatsLink, broker_errors, complaint, site_consumer_name
+from appliance.broker import NatsLink
 from appliance.wire import (
     PROVISIONAL_SCHEMA,
     STEPS_MAX,
-    STREAM_VERDICT,
     TEXT_CHARS_MAX,
     TRACEPARENT,
     ArchiveLink,
     Escalation,
     Verdict,
-    answer_message_ids,
     traceparent_after,
     traceparent_of,
-    verdict_message_id,
-    verdict_subject,
-    wanted_subject,
 )
 from cloud_worker import dead_letter_store
 from cloud_worker.config import HandlingConfig
@@ -45,18 +36,15 @@ from cloud_worker.judge import Judge, JudgeBreaker, JudgeCase, Timings
 from cloud_worker.media_fetch import FETCHES_MAX, fetch
 from cloud_worker.metrics import WorkerMetrics
 from cloud_worker.stream_setup import Delivery
+from cloud_worker.verdict_stream import PUBLISH_S_MAX, NotWanted, SiteElsewhere, VerdictRefused, VerdictStream
 
 _NAME = re.compile(r"^[A-Za-z0-9_-]{1,64}$")
 ANSWERED_MAX = 4096  # verdicts remembered against redelivery; 2 kB each
 REPEATED_AFTER_S = 60.0  # a site repeats after minutes; asking costs two round trips to the broker
-WANTED_S_MAX = 2.0  # a round trip to a site; one that is silent is taken to want it
 OVERTAKEN_S = 1.0  # evidence is here sooner as a rule, and asking the broker again costs two round trips
 ELSEWHERE_RETRY_S = 5.0  # until a site that is not connected here is looked for again
 RETRY_S_MAX = 600.0  # longest pause between two attempts at one escalation
 FETCH_TRIES = 3  # a broker that changes its leader answers within seconds
-PUBLISH_S_MAX = 5.0  # to be acknowledged by the broker
-_NEVER_STORED = {"Nats-Rollup": "none"}  # `sub` and `all` are its values: anything else is refused by every stream
-_ROLLUP_FAILED = 10111  # nats-server: "rollup failed"
 EscalationKey = tuple[str, str, int]
 """Site, escalation and step: what is judged once."""
 
@@ -83,20 +71,8 @@ class ArchivePort(Protocol):
         ...
 
 
-class VerdictRefused(VedetteError):
-    """The broker will never store this message, too large for the stream, say; its connection is fine."""
-
-
-class NotWanted(VedetteError):
-    """The site has the answer from another region."""
-
-
 class AnsweredMeanwhile(VedetteError):
     """Another worker has stored the answer since this one looked for it."""
-
-
-class SiteElsewhere(VedetteError):
-    """The site is not connected here, and may be asking another region."""
 
 
 class NullArchive:
@@ -149,6 +125,7 @@ class EscalationHandler:
         self._settings = settings
         self._judge = judge
         self._link = link
+        self._verdicts = VerdictStream(link, clock)
         self._clock = clock
         self._metrics = metrics
         self._archive = archive
@@ -194,8 +171,8 @@ class EscalationHandler:
     async def _answer(self, delivery: Delivery, escalation: Escalation, key: EscalationKey) -> None:
         requeued = dead_letter_store.REQUEUED in delivery.headers
         known = None if requeued else self._answered.get(key)
-        asks = known is None and not requeued and self._may_be_known(delivery, escalation)
-        if asks and await self._has_verdict(escalation):
+        asks = known is None and not requeued and _may_be_known(delivery, escalation, self._clock.now())
+        if asks and await self._verdicts.holds_answer(escalation):
             self._metrics.repeated.inc()
             await delivery.ack()
             return
@@ -203,17 +180,17 @@ class EscalationHandler:
             self._metrics.repeated.inc()
             if known.stored:
                 with contextlib.suppress(VerdictRefused):  # it is among the dead letters
-                    await self._publish(known.verdict, _trace(delivery, escalation))
+                    await self._verdicts.publish(known.verdict, _trace(delivery, escalation))
                 await delivery.ack()
             else:
                 await self._finish(delivery, escalation, known, key)
             return
         await self._check_wanted(delivery, escalation)
-        if delivery.count > self._deliveries_max(delivery, escalation):
+        if delivery.count > _deliveries_max(delivery, escalation, self._settings, self._clock.now()):
             self._metrics.given_up.inc()
             why = f"It could not be judged in {self._settings.deliveries_max} attempts; workers may have died over it."
             outcome = HandlerOutcome(self._judge.unsure(escalation, why), ("redelivered", why))
-        elif (late := self._too_late(delivery)) is not None:
+        elif (late := _too_late(delivery, self._settings, self._clock.now())) is not None:
             self._metrics.shed.labels(delivery.priority).inc()
             outcome = HandlerOutcome(self._judge.unsure(escalation, late))
         else:
@@ -222,22 +199,12 @@ class EscalationHandler:
         self._remember(key, replace(outcome, case=None))  # which may be megabytes
         await self._finish(delivery, escalation, outcome, key)
 
-    def _too_late(self, delivery: Delivery) -> str | None:
-        """Return why an escalation that waited too long for its priority is not judged, so that others are in time."""
-        limit_s = self._settings.shed_s.after_s(delivery.priority)
-        waited_s = self._clock.now() - delivery.stored.timestamp()
-        if limit_s is None or waited_s <= limit_s or dead_letter_store.REQUEUED in delivery.headers:
-            return None
-        return (
-            "Not judged: more is asked than can be answered, and this one, of the priority "
-            f"{delivery.priority}, waited for {waited_s:.0f} s."
-        )
-
     async def _fetch_and_judge(self, delivery: Delivery, escalation: Escalation) -> HandlerOutcome:
         """Fetch and judge; hold the escalation while the engine is away. Raise EngineError, UplinkError."""
-        stored_t, looked = delivery.stored.timestamp(), self._clock.monotonic()
+        looked = self._clock.monotonic()
         timings = Timings(
-            link_s=max(0.0, stored_t - escalation.created_t), queue_s=max(0.0, self._clock.now() - stored_t)
+            link_s=max(0.0, delivery.stored.timestamp() - escalation.created_t),
+            queue_s=max(0.0, _waited_s(delivery, self._clock.now())),
         )
         case, fetch_s = await self._fetch(escalation)
         case = replace(case, traceparent=_trace(delivery, escalation))
@@ -266,39 +233,21 @@ class EscalationHandler:
         looked: when nobody had answered yet, monotonic seconds. A worker that stood still is overtaken by another.
         """
         await self._check_wanted(delivery, case.escalation)
-        requeued = dead_letter_store.REQUEUED in delivery.headers
-        if not requeued and self._clock.monotonic() - looked > OVERTAKEN_S and await self._has_verdict(case.escalation):
+        may_be_overtaken = (
+            dead_letter_store.REQUEUED not in delivery.headers and self._clock.monotonic() - looked > OVERTAKEN_S
+        )
+        if may_be_overtaken and await self._verdicts.holds_answer(case.escalation):
             raise AnsweredMeanwhile(f"{case.escalation.id} was answered by another worker")
         return await self._judge.begin(case, timings)
 
     async def _check_wanted(self, delivery: Delivery, escalation: Escalation) -> None:
         """Ask the site, where another region may have answered meanwhile. Raise NotWanted, SiteElsewhere, UplinkError.
 
-        A site that is not connected here reads no verdict here either, so that waiting for it costs nothing; after
-        `engine_wait_max_s` the escalation is judged all the same. A site that does not answer is taken to want it.
+        After `engine_wait_max_s` the escalation is judged in any case.
         """
-        waited_s = self._clock.now() - delivery.stored.timestamp()
-        if not escalation.elsewhere_s or not escalation.elsewhere_s <= waited_s < self._settings.engine_wait_max_s:
-            return
-        client = await self._link.client()
-        with broker_errors("the site cannot be asked whether it still waits"):
-            try:
-                subject, name = wanted_subject(escalation.site), escalation.id.encode()
-                if (await client.request(subject, name, timeout=WANTED_S_MAX)).data == b"no":
-                    raise NotWanted(f"{escalation.id} was answered in another region")
-            except (nats.errors.NoRespondersError, nats.errors.TimeoutError):
-                consumer = site_consumer_name(escalation.site)
-                try:
-                    found = await client.jetstream(timeout=PUBLISH_S_MAX).consumer_info(STREAM_VERDICT, consumer)
-                except nats.js.errors.NotFoundError:
-                    return
-                if not found.num_waiting:
-                    raise SiteElsewhere(f"{escalation.site} is not connected here") from None
-
-    def _deliveries_max(self, delivery: Delivery, escalation: Escalation) -> float:
-        """Return after how many deliveries it is given up: those while its site was elsewhere do not count."""
-        waited_s = self._clock.now() - delivery.stored.timestamp()
-        return self._settings.deliveries_max + (waited_s / ELSEWHERE_RETRY_S if escalation.elsewhere_s else 0.0)
+        waited_s = _waited_s(delivery, self._clock.now())
+        if escalation.elsewhere_s and escalation.elsewhere_s <= waited_s < self._settings.engine_wait_max_s:
+            await self._verdicts.check_wanted(escalation)
 
     async def _publish_early(
         self, first: Verdict, rest: asyncio.Task[Verdict], escalation: Escalation, delivery: Delivery
@@ -310,8 +259,9 @@ class EscalationHandler:
         if escalation.schema_version < PROVISIONAL_SCHEMA:
             return False
         try:
-            await self._publish(first, _trace(delivery, escalation), self._clock.monotonic())
-            self._time_decision(delivery)
+            await self._verdicts.publish(first, _trace(delivery, escalation), self._clock.monotonic())
+            since_s = max(0.0, _waited_s(delivery, self._clock.now()))
+            self._metrics.decision_seconds.labels(delivery.priority).observe(since_s)
             return True
         except (UplinkError, VerdictRefused) as error:
             self._uplink_log.report(error)
@@ -320,10 +270,6 @@ class EscalationHandler:
             rest.cancel()
             raise
 
-    def _time_decision(self, delivery: Delivery) -> None:
-        since_s = max(0.0, self._clock.now() - delivery.stored.timestamp())
-        self._metrics.decision_seconds.labels(delivery.priority).observe(since_s)
-
     async def _fetch(self, escalation: Escalation) -> tuple[JudgeCase, float]:
         """Return the case and the seconds that it took.
 
@@ -331,25 +277,11 @@ class EscalationHandler:
         """
         backoff, started = Backoff(0.25, 2.0), self._clock.monotonic()
         while True:
-            case = await self._fetch_once(escalation)
+            case = await _fetch_once(self._link, self._judge, escalation)
             took_s = self._clock.monotonic() - started
             if case.files or not case.absent or took_s >= self._settings.media_wait_s:
                 return case, took_s
             await asyncio.sleep(min(backoff.next_s(), self._settings.media_wait_s - took_s))
-
-    async def _fetch_once(self, escalation: Escalation) -> JudgeCase:
-        backoff = Backoff(0.5, 5.0)
-        for attempt in range(1, FETCH_TRIES + 1):
-            client = await self._link.client()
-            try:
-                jetstream = client.jetstream(timeout=PUBLISH_S_MAX)
-                gate = asyncio.Semaphore(FETCHES_MAX)
-                return await self._judge.fetch_case(partial(fetch, jetstream, escalation.site, gate=gate), escalation)
-            except UplinkError:
-                if attempt == FETCH_TRIES:
-                    raise
-                await asyncio.sleep(backoff.next_s())
-        raise AssertionError("unreachable")
 
     async def _finish(
         self, delivery: Delivery, escalation: Escalation, outcome: HandlerOutcome, key: EscalationKey | None = None
@@ -365,81 +297,29 @@ class EscalationHandler:
             verdict = verdict.model_copy(update={"archive": links})
         dead = outcome.dead
         try:
-            await self._publish(verdict, trace, judged_at)
+            await self._verdicts.publish(verdict, trace, judged_at)
         except VerdictRefused as error:
             verdict, dead = (
                 self._judge.unsure(escalation, "The answer was too long for the broker."),
                 ("fault", str(error)),
             )
             with contextlib.suppress(VerdictRefused):  # then the site asks again, and is told by the dead letter
-                await self._publish(verdict, trace)
+                await self._verdicts.publish(verdict, trace)
         if dead is not None:
             await self._dead_letter(delivery, *dead)
         took_s = self._clock.monotonic() - judged_at
         stored = verdict.model_copy(update={"timings": {**verdict.timings, "publish": took_s}})
         self._metrics.record_verdict(escalation, stored, delivery.priority)
-        since_s = max(0.0, self._clock.now() - delivery.stored.timestamp())
+        since_s = max(0.0, _waited_s(delivery, self._clock.now()))
         self._metrics.verdict_seconds.labels(delivery.priority).observe(since_s)
         if not outcome.early:
-            self._time_decision(delivery)
+            self._metrics.decision_seconds.labels(delivery.priority).observe(since_s)
         if outcome.case is not None:
             self._archive.put(outcome.case, stored)
         if key is not None:
             self._remember(key, HandlerOutcome(outcome.verdict, stored=True))
         logger.info("escalation %s: %s, %s", escalation.id, verdict.decision, trace)
         await delivery.ack()
-
-    async def _publish(self, verdict: Verdict, trace: str, judged_at: float | None = None) -> None:
-        """Store the verdict with the broker, waiting for a connection if there is none.
-
-        trace: of its escalation, as this worker goes on with it.
-
-        Raise UplinkError, or VerdictRefused when trying again would be in vain.
-        """
-        client: Client = await self._link.client()
-        if judged_at is not None:
-            timings = {**verdict.timings, "publish": round(self._clock.monotonic() - judged_at, 4)}
-            verdict = verdict.model_copy(update={"timings": timings})
-        headers = {"Nats-Msg-Id": verdict_message_id(verdict), TRACEPARENT: trace}
-        subject, body = verdict_subject(verdict.site), verdict.to_json()
-        with broker_errors("a verdict could not be stored, and is sent again"):
-            try:
-                publishing = client.jetstream(timeout=PUBLISH_S_MAX).publish(
-                    subject, body, stream=STREAM_VERDICT, headers=headers
-                )
-                await self._link.while_up(publishing)
-            except (nats.js.errors.BadRequestError, nats.errors.MaxPayloadError) as error:
-                raise VerdictRefused(f"the broker refuses the verdict: {complaint(error)}") from None
-
-    def _may_be_known(self, delivery: Delivery, escalation: Escalation) -> bool:
-        """Return True if another delivery or message may have been answered: then the broker is asked.
-
-        A work queue that is restarted forgets the ids of what was answered, so that a site's repetition looks new.
-        """
-        age_s = self._clock.now() - escalation.created_t
-        return delivery.count > 1 or escalation.elsewhere_s > 0 or age_s > REPEATED_AFTER_S
-
-    async def _has_verdict(self, escalation: Escalation) -> bool:
-        """Return True if the broker holds the answer to this step, a final verdict or a request for more evidence.
-
-        The broker looks for duplicates before it refuses a rollup of no kind: an empty message with one is told to be
-        a duplicate if its id is known. Nothing is stored. Neither expectation of the last message does: a replicated
-        stream of nats-server 2.15.1 that has refused a last *id* takes no message any more, and a single server
-        compares a last sequence number before it looks for duplicates. Raise UplinkError.
-        """
-        client = await self._link.client()
-        jetstream, subject = client.jetstream(timeout=PUBLISH_S_MAX), verdict_subject(escalation.site)
-        with broker_errors("the broker cannot be asked for a verdict"):
-            for name in answer_message_ids(escalation):
-                probe = {"Nats-Msg-Id": name, **_NEVER_STORED}
-                try:
-                    await self._link.while_up(jetstream.publish(subject, b"", stream=STREAM_VERDICT, headers=probe))
-                except nats.js.errors.APIError as error:
-                    if error.err_code != _ROLLUP_FAILED:
-                        raise
-                else:
-                    return True
-        return False
 
     async def _retry(self, delivery: Delivery, escalation: Escalation, kind: Kind, why: str) -> None:
         """Try again later, or answer `unsure` after the last attempt."""
@@ -501,6 +381,52 @@ class EscalationHandler:
         self._answered[key] = outcome
         while len(self._answered) > ANSWERED_MAX:
             self._answered.popitem(last=False)
+
+
+def _waited_s(delivery: Delivery, now: float) -> float:
+    """Return the seconds since the broker stored it."""
+    return now - delivery.stored.timestamp()
+
+
+def _too_late(delivery: Delivery, settings: HandlingConfig, now: float) -> str | None:
+    """Return why an escalation that waited too long for its priority is not judged, so that others are in time."""
+    limit_s, waited_s = settings.shed_s.after_s(delivery.priority), _waited_s(delivery, now)
+    if limit_s is None or waited_s <= limit_s or dead_letter_store.REQUEUED in delivery.headers:
+        return None
+    return (
+        "Not judged: more is asked than can be answered, and this one, of the priority "
+        f"{delivery.priority}, waited for {waited_s:.0f} s."
+    )
+
+
+def _deliveries_max(delivery: Delivery, escalation: Escalation, settings: HandlingConfig, now: float) -> float:
+    """Return after how many deliveries it is given up: those while its site was elsewhere do not count."""
+    elsewhere = _waited_s(delivery, now) / ELSEWHERE_RETRY_S if escalation.elsewhere_s else 0.0
+    return settings.deliveries_max + elsewhere
+
+
+def _may_be_known(delivery: Delivery, escalation: Escalation, now: float) -> bool:
+    """Return True if another delivery or message may have been answered: then the broker is asked.
+
+    A work queue that is restarted forgets the ids of what was answered, so that a site's repetition looks new.
+    """
+    return delivery.count > 1 or escalation.elsewhere_s > 0 or now - escalation.created_t > REPEATED_AFTER_S
+
+
+async def _fetch_once(link: NatsLink, judge: Judge, escalation: Escalation) -> JudgeCase:
+    """Return the case with the evidence that the broker has now. Raise UplinkError after FETCH_TRIES tries."""
+    backoff = Backoff(0.5, 5.0)
+    for attempt in range(1, FETCH_TRIES + 1):
+        client = await link.client()
+        try:
+            jetstream = client.jetstream(timeout=PUBLISH_S_MAX)
+            gate = asyncio.Semaphore(FETCHES_MAX)
+            return await judge.fetch_case(partial(fetch, jetstream, escalation.site, gate=gate), escalation)
+        except UplinkError:
+            if attempt == FETCH_TRIES:
+                raise
+            await asyncio.sleep(backoff.next_s())
+    raise AssertionError("unreachable")
 
 
 def parse_escalation(delivery: Delivery) -> Escalation:

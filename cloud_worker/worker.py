@@ -19,12 +19,13 @@ from appliance.broker import NATS_ERRORS, NatsLink, broker_errors, end_tasks, un
 from cloud_worker import stream_setup
 from cloud_worker.analyze_server import AnalyzeServer
 from cloud_worker.config import WorkerConfig
-from cloud_worker.escalation_handler import PUBLISH_S_MAX, ArchivePort, EscalationHandler, NullArchive
+from cloud_worker.escalation_handler import ArchivePort, EscalationHandler, NullArchive
 from cloud_worker.fair_queue import BacklogMonitor, ConcurrencySlots, FairQueue, SiteQueue
 from cloud_worker.judge import Judge
 from cloud_worker.metrics import WorkerCounts, WorkerMetrics
 from cloud_worker.spot_watch import SpotWatch
 from cloud_worker.stream_setup import Delivery, NoConsumer, pull_next
+from cloud_worker.verdict_stream import PUBLISH_S_MAX
 from cloud_worker.worker_status import PoolAnnouncer, StatusServer
 
 logger = logging.getLogger(__name__)

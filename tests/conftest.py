@@ -208,7 +208,7 @@ THOROUGH = (
     "test_hailo_recipe.py", "test_rule_trial.py", "test_runtime_choice.py", "test_line_polygon_geometry.py",
     "test_exports.py", "test_camera_changes.py", "test_analyze_api.py", "test_router.py",
     "test_command_line_border.py", "test_merge_policy.py", "test_tracker.py", "test_inference_scheduler.py",
-    "test_local_judge.py", "test_malloc.py", "test_calibration.py", "test_outbox.py", "test_cli.py",
+    "test_judge_command.py", "test_malloc.py", "test_calibration.py", "test_outbox.py", "test_cli.py",
     "test_trial_replay.py", "test_detection_rate.py", "test_drift.py", "test_backup_api.py", "test_hailo.py",
     "test_arming.py", "test_judges.py", "test_packet_sizes.py", "test_bundle_commands.py", "test_check_load.py",
     "test_rules_engine.py", "test_latency_lowest.py", "test_k8s.py", "test_letterbox.py", "test_checker_silence.py",

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from appliance.analysis.gpu_frames import gpu_frame_of, takes_gpu_frames
 from appliance.analysis.session_tracks import RATE_TUNING, InferenceRequest, SessionTracks, TrackSummary
 from appliance.config import DetectConfig
-from appliance.decode_policy import keyframe_policy
+from appliance.decode_policy import decode_session
 from appliance.detect.detector import Batching, ObjectDetector, VariableInput
 from appliance.media.decoder import DecodedFrame
 from appliance.media.frames import FrameConverter, at_host, quarter_turns, upright_box, upright_size
@@ -369,7 +369,7 @@ class FrameSelector:
         is_active = t - max(self._motion_t, summary.active_t) <= TUNING.active_s
         if is_active and not self._regions.nothing_to_see(t):
             return True
-        wait_s = keyframe_policy.TUNING.wait_share * self._rhythm_s(t)
+        wait_s = decode_session.TUNING.wait_share * self._rhythm_s(t)
         return self._heartbeat_due(t + max(0.0, next_s - wait_s))
 
     def _heartbeat_due(self, t: float) -> bool:

@@ -20,7 +20,7 @@ INGEST_PROBE: Final = "appliance.ingest.probe_process"
 HARDWARE_PROBE: Final = "appliance.media.hardware_probe"
 RUNTIME_CHOICE: Final = "appliance.detect.runtime_choice"
 RTSP_SERVER: Final = "appliance.demo.rtsp_server"
-SANDBOX: Final = "appliance.sandbox.sandbox"
+SANDBOX: Final = "appliance.sandbox.sandbox_child"
 MEDIA_FUNCTIONS: Final = "appliance.media.sandboxed_functions"
 """Runs inside a sandbox: stills, clips and pictures of recorded video."""
 LIVE_FUNCTIONS: Final = "appliance.media.live_rendition"
@@ -77,3 +77,10 @@ def end_child(child: subprocess.Popen[bytes], *, asked_s: float = 0.0, killed_s:
     child.kill()
     with contextlib.suppress(subprocess.TimeoutExpired):
         child.wait(killed_s)
+
+
+def exit_text(code: int | None) -> str:
+    """Return the exit status of a child in words: `signal 9`, `exit code 1`; None: it still runs."""
+    if code is None:
+        return "still running"
+    return f"signal {-code}" if code < 0 else f"exit code {code}"

@@ -82,7 +82,7 @@ class LinkState:
     when `exact`, else as nats-py did. wire: what went out with all that is around it (acknowledgements, headers down to
     Ethernet, attempts that failed), never too little; resent: of wire, what TCP sent again.
     breaker: closed (the cloud answers), open (it does not, and escalations wait) or half_open (one of them is tried);
-    breaker_since, breaker_why, trips: since when, why, and how often it opened.
+    breaker_why, trips: why it is open, and how often it opened.
     region: of the broker, "" where the file names none; failovers: how often the region changed.
     judged_here: the appliance's own judge answers meanwhile.
     """
@@ -97,7 +97,6 @@ class LinkState:
     wire: int = 0
     resent: int = 0
     breaker: Literal["closed", "open", "half_open"] = "closed"
-    breaker_since: float = 0.0
     breaker_why: str = ""
     trips: int = 0
     region: str = ""

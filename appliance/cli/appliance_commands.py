@@ -348,7 +348,7 @@ Exit code 0: done. 1: no model fits, or the server failed. 2: wrong use.
     option("--file", type=Path, metavar="GGUF", help="a model that is here, instead of a download"),
     option("--mmproj", type=Path, metavar="GGUF", help="its image encoder"),
     JSON,
-    run="appliance.demo.local_judge:judge_command",
+    run="appliance.cli.judge_command:judge_command",
 )
 
 

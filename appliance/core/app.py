@@ -199,7 +199,7 @@ class Appliance:
         """
         config, waiting = keep_until_restart(self.config, config)
         if _loaded_by(config) != _loaded_by(self.config):
-            self._lasting.supervisor.try_settings(config.for_ingest())
+            self._lasting.supervisor.trial.run(config.for_ingest())
         background = BackgroundServices(_background_config(config), self._lasting, self._background)
         self._group.replace(self._background.services, background.services)
         self._background, self.config = background, config
@@ -422,7 +422,7 @@ def _flush_meter(meter: Meter, clock: Clock) -> None:
 
 
 def _give_memory_back(db: Database) -> None:
-    db.close_spare_readers()
+    db.readers.close_spare()
     trim_heaps()
 
 

@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
 import queue
 import select
-import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import IO, Protocol
 
 from appliance.base.backoff import Backoff
-from appliance.base.child_modules import INGEST, ChildCpu, end_child
+from appliance.base.child_modules import INGEST, end_child, exit_text
 from appliance.base.clock import Clock
-from appliance.base.detector_config import DetectorConfig
-from appliance.base.errors import UsageError, VedetteError
+from appliance.base.errors import VedetteError
 from appliance.base.json_lines import WireError, decode_ingest, encode_command
-from appliance.base.machine import family_cpu_s, process_family
+from appliance.base.machine import family_cpu_s
 from appliance.base.telemetry import LogThrottle
 from appliance.config import IngestConfig
+from appliance.core.ingest_trial import (
+    EXIT_WRONG_USE,
+    INGEST_PREFIXES,
+    INGEST_VARIABLES,
+    LOOK_S,
+    IngestRefused,
+    IngestTrial,
+)
 from appliance.ingest.ingest_needs import IngestNeeds
 from appliance.sandbox.sandbox import START_S_MAX, child_environment
 from appliance.types import (
@@ -47,44 +52,12 @@ SILENCE_S_MAX = 20.0  # it sends a sign of life each second, once it has started
 STOP_S_MAX = 8.0  # its own limit is 6 s
 HEALTHY_AFTER_S = 30.0  # a child that lived so long is restarted without a long wait
 LOAD_S_MAX = 1800.0  # until its first message: a slow card compiles a network in a quarter of an hour; then it hangs
-STILL_S = 60.0  # without any CPU time: a busy board gives even the lowest priority some, a disk answers sooner
-HANG_SHARE_MAX = 5.0  # of the CPU time that the networks in force needed on this board
-WAIT_SHARE_MAX = 12.0  # of the clock against CPU time, on a board that is busy: an hour
 SHORT_LIVES_MAX = 2  # one after the other: the first may be the machine's start, or a kill
-EXIT_WRONG_USE = 2  # of vedette and its children: wrong use or configuration
-_LOOK_S = 0.5  # between two looks at whether a trial, or a wait, is to end
 _READ_BYTES = 256 * 1024  # a pipe of Linux holds 64 kB, so one read empties it
-# The ingest process gets this much of our environment: where models, libraries and accelerators are, and how they
-# are tuned. Passwords of its cameras come with its configuration; all other secrets stay here.
-_INGEST_VARIABLES = (
-    "HOME", "USER", "LOGNAME", "TMPDIR", "XDG_DATA_HOME", "XDG_CACHE_HOME", "VIRTUAL_ENV", "VEDETTE_MODELS",
-    "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES",
-)  # fmt: skip
-_INGEST_PREFIXES = (
-    "LC_", "PYTHON", "CUDA_", "ORT_", "TRT_", "OMP_", "KMP_", "OPENBLAS_", "MKL_", "HAILO_", "LIBVA_", "MALLOC_",
-)  # fmt: skip
 
 
 class IngestDied(VedetteError):
     """The ingest process ended or fell silent; it is started again."""
-
-
-class IngestRefused(UsageError):
-    """The ingest process will not start with this configuration or model; the reason is on standard error."""
-
-
-class IngestTooSlow(IngestRefused):
-    """It was still at work when time was up: this board had no time for it, which is no fault of the network."""
-
-
-@dataclass(frozen=True, slots=True)
-class NetworkTrial:
-    """Networks that came up in a child: their settings by name with nothing left open, and the memory each took."""
-
-    networks: Mapping[str, DetectorConfig]
-    memory_bytes: Mapping[str, int]
-    seconds: float = 0.0
-    """How long that took."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +125,7 @@ class IngestSupervisor:
         self._child_process: subprocess.Popen[bytes] | None = None
         self._has_spoken = False
         self._messages = 0  # of this life
-        self._load_cpu_s = 0.0  # that it took to come up
+        self.trial = IngestTrial(command, clock, self._stop)
         self._examined: dict[str, ExaminedFrames] = {}
         self._answers: queue.SimpleQueue[NetworksAnswer | None] = queue.SimpleQueue()
         self._samples: queue.SimpleQueue[SampledFrame] = queue.SimpleQueue()
@@ -204,67 +177,14 @@ class IngestSupervisor:
         """
         self._messages = 0
         with self._child() as (child, channel):
-            for line in self._lines(child, channel):
+            for line in _lines(child, channel, self._clock, self._stop, lambda: self._messages > 0):
                 self._take(line, listener)
         if child.returncode == EXIT_WRONG_USE and not self._has_spoken:
             raise IngestRefused("the ingest process refuses its configuration; the line above says why")
         if self._is_restarting:
             raise IngestDied("the ingest process is started anew with other settings")
         if not self._stop.is_set():
-            raise IngestDied(f"the ingest process ended ({_how(child.returncode)}); starting it again")
-
-    def try_settings(
-        self, config: IngestConfig, wait_s: float = START_S_MAX, *, wait_share: float = 1.0
-    ) -> NetworkTrial:
-        """Have a child of its own load what `config` asks for, while the present one goes on. Any thread.
-
-        Raises IngestRefused with the reason: with these settings no detection process would come up. It hangs when it
-        has used no CPU time for STILL_S, or HANG_SHARE_MAX times what the present process needed to load its networks,
-        and wait_s at least. Before that it may take `wait_share` times wait_s of the clock, then IngestTooSlow is
-        raised.
-        """
-        began = self._clock.monotonic()
-        out, noise, code = self._try(config, wait_s, wait_share)
-        if code:
-            refusal = noise.decode(errors="replace").strip().rpartition("\n")[2].removeprefix("vedette ingest: ")
-            known = code == EXIT_WRONG_USE
-            raise IngestRefused(refusal if known else f"loading what they ask for ended with {_how(code)}")
-        try:
-            values = json.loads(out.strip().rpartition(b"\n")[2])
-            networks = {name: DetectorConfig.model_validate(each) for name, each in values["networks"].items()}
-            grown = {name: int(count) for name, count in values["memory_bytes"].items()}
-            return NetworkTrial(networks, grown, self._clock.monotonic() - began)
-        except (ValueError, KeyError, TypeError, AttributeError):
-            raise IngestRefused("loading what they ask for gave an answer that makes no sense") from None
-
-    def _try(self, config: IngestConfig, wait_s: float, wait_share: float) -> tuple[bytes, bytes, int]:
-        """Return what a child that tries wrote, what it complained of, and its exit code. Raise IngestRefused."""
-        began = self._clock.monotonic()
-        given: bytes | None = config.model_dump_json().encode() + b"\n"
-        try:
-            child = subprocess.Popen(
-                [*self._command, "--try"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                env=child_environment(_INGEST_VARIABLES, _INGEST_PREFIXES),
-            )  # fmt: skip
-        except OSError as error:
-            raise IngestRefused(f"these settings could not be tried: {error.strerror}") from None
-        with child:
-            cpu = ChildCpu(child.pid, self._clock)
-            while True:
-                try:
-                    out, noise = child.communicate(given, timeout=_LOOK_S)
-                    return out, noise, child.returncode
-                except subprocess.TimeoutExpired:
-                    given = None  # it has it
-                    still_s, took_s = cpu.still_s(), self._clock.monotonic() - began
-                    hangs = cpu.used_s > max(wait_s, HANG_SHARE_MAX * self._load_cpu_s) or still_s > STILL_S
-                    if self._stop.is_set() or hangs or took_s > wait_share * wait_s:
-                        for pid in reversed(process_family(child.pid)):
-                            with contextlib.suppress(OSError):
-                                os.kill(pid, signal.SIGKILL)
-                        raise (IngestRefused if hangs else IngestTooSlow)(
-                            f"what they ask for did not load within {took_s:.0f} s, {cpu.used_s:.0f} s of CPU time"
-                        ) from None
+            raise IngestDied(f"the ingest process ended ({exit_text(child.returncode)}); starting it again")
 
     def reconfigure(self, config: IngestConfig) -> None:
         """Run with these settings from now on.
@@ -314,7 +234,7 @@ class IngestSupervisor:
             return None
         while not stop.is_set() and self._clock.monotonic() < deadline:
             with contextlib.suppress(queue.Empty):
-                found = self._samples.get(timeout=_LOOK_S)
+                found = self._samples.get(timeout=LOOK_S)
                 if found.id == command.id:
                     return found
         return None
@@ -368,7 +288,7 @@ class IngestSupervisor:
                 stderr=None if self._log_line is None else subprocess.STDOUT,
                 pass_fds=(writing,),
                 # One thread until it is confined: OpenBLAS starts as many as there are cores when numpy is loaded.
-                env={**child_environment(_INGEST_VARIABLES, _INGEST_PREFIXES), "OPENBLAS_NUM_THREADS": "1"},
+                env={**child_environment(INGEST_VARIABLES, INGEST_PREFIXES), "OPENBLAS_NUM_THREADS": "1"},
             )
         except OSError as error:
             os.close(reading)
@@ -383,7 +303,10 @@ class IngestSupervisor:
         try:
             given = self._config
             self._confined_to = IngestNeeds.of(given)
-            self._send_config(child, given)
+            assert child.stdin is not None
+            with contextlib.suppress(BrokenPipeError):
+                child.stdin.write(given.model_dump_json().encode() + b"\n")
+                child.stdin.flush()
             with self._child_lock:
                 self._child_process = child
                 if self._config is not given:  # other ones came before there was a child to hand them to
@@ -398,45 +321,6 @@ class IngestSupervisor:
             end_child(child, asked_s=STOP_S_MAX)
             self.status = IngestStatus(0, self.status.starts, self.status.refused_lines)
 
-    @staticmethod
-    def _send_config(child: subprocess.Popen[bytes], config: IngestConfig) -> None:
-        assert child.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            child.stdin.write(config.model_dump_json().encode() + b"\n")
-            child.stdin.flush()
-
-    def _lines(self, child: subprocess.Popen[bytes], channel: int) -> Iterator[bytes]:
-        """Yield all lines until the child has closed its end; after `stop()` ask it to end within STOP_S_MAX."""
-        pending = b""
-        began_at = received_at = self._clock.monotonic()
-        silence_s_max = START_S_MAX
-        end_by: float | None = None
-        ready = select.poll()  # unlike select(), of descriptors beyond 1023, too
-        ready.register(channel, select.POLLIN)
-        while end_by is None or self._clock.monotonic() < end_by:
-            if self._stop.is_set() and end_by is None:
-                _ask_to_end(child)
-                end_by = self._clock.monotonic() + STOP_S_MAX
-            if not ready.poll(250):
-                if self._clock.monotonic() - received_at > silence_s_max:
-                    child.kill()
-                    raise IngestDied(f"the ingest process said nothing for {silence_s_max:.0f} s; starting it again")
-                continue
-            received_at, silence_s_max = self._clock.monotonic(), SILENCE_S_MAX
-            data = os.read(channel, _READ_BYTES)
-            if not data:
-                return
-            *lines, pending = (pending + data).split(b"\n")
-            if not self._messages and received_at - began_at > LOAD_S_MAX:
-                child.kill()
-                raise IngestDied(f"the ingest process was not ready after {LOAD_S_MAX:.0f} s; starting it again")
-            yield from filter(None, lines)  # an empty one is a sign of life (signs_of_life)
-            if len(pending) > LINE_BYTES_MAX:
-                child.kill()
-                raise IngestDied("the ingest process sent a line without end; starting it again")
-        logger.warning("the ingest process did not end within %.0f s and is killed", STOP_S_MAX)
-        child.kill()
-
     def _take(self, line: bytes, listener: IngestListener) -> None:
         try:
             message = decode_ingest(line)
@@ -448,7 +332,7 @@ class IngestSupervisor:
         self._has_spoken = True
         self._messages += 1
         if self._messages == 1:
-            self._load_cpu_s = family_cpu_s(self.status.pid)
+            self.trial.load_cpu_s = family_cpu_s(self.status.pid)
         if isinstance(message, FrameBoxes):
             seen = self.examined(message.camera)
             answered, failed = seen.answered + message.looked, seen.failed + (not message.looked)
@@ -468,6 +352,41 @@ class IngestSupervisor:
         listener.take(message)
 
 
+def _lines(
+    child: subprocess.Popen[bytes], channel: int, clock: Clock, stop: threading.Event, has_spoken: Callable[[], bool]
+) -> Iterator[bytes]:
+    """Yield all lines until the child has closed its end; after `stop` ask it to end within STOP_S_MAX."""
+    pending = b""
+    began_at = received_at = clock.monotonic()
+    silence_s_max = START_S_MAX
+    end_by: float | None = None
+    ready = select.poll()  # unlike select(), of descriptors beyond 1023, too
+    ready.register(channel, select.POLLIN)
+    while end_by is None or clock.monotonic() < end_by:
+        if stop.is_set() and end_by is None:
+            _ask_to_end(child)
+            end_by = clock.monotonic() + STOP_S_MAX
+        if not ready.poll(250):
+            if clock.monotonic() - received_at > silence_s_max:
+                child.kill()
+                raise IngestDied(f"the ingest process said nothing for {silence_s_max:.0f} s; starting it again")
+            continue
+        received_at, silence_s_max = clock.monotonic(), SILENCE_S_MAX
+        data = os.read(channel, _READ_BYTES)
+        if not data:
+            return
+        *lines, pending = (pending + data).split(b"\n")
+        if not has_spoken() and received_at - began_at > LOAD_S_MAX:
+            child.kill()
+            raise IngestDied(f"the ingest process was not ready after {LOAD_S_MAX:.0f} s; starting it again")
+        yield from filter(None, lines)  # an empty one is a sign of life (signs_of_life)
+        if len(pending) > LINE_BYTES_MAX:
+            child.kill()
+            raise IngestDied("the ingest process sent a line without end; starting it again")
+    logger.warning("the ingest process did not end within %.0f s and is killed", STOP_S_MAX)
+    child.kill()
+
+
 def _pass_on(pipe: IO[bytes], take: Callable[[str], None]) -> None:
     """Pass lines on until the child and all that it started have closed their end; endless lines come in parts."""
     with contextlib.suppress(OSError, ValueError), pipe:
@@ -483,9 +402,3 @@ def _ask_to_end(child: subprocess.Popen[bytes]) -> None:
     if child.stdin is not None:
         with contextlib.suppress(BrokenPipeError):
             child.stdin.close()
-
-
-def _how(code: int | None) -> str:
-    if code is None:
-        return "still running"
-    return f"signal {-code}" if code < 0 else f"exit code {code}"

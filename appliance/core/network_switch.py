@@ -29,13 +29,8 @@ from appliance.bundle.bundle_store import BundleStore, InForce, InForceTable
 from appliance.bundle.manifest import BundleRef
 from appliance.bundle.rollout import advance_rollout
 from appliance.config import OWN_NETWORKS_MAX, IngestConfig
-from appliance.core.ingest_supervisor import (
-    WAIT_SHARE_MAX,
-    IngestRefused,
-    IngestSupervisor,
-    IngestTooSlow,
-    NetworkTrial,
-)
+from appliance.core.ingest_supervisor import IngestSupervisor
+from appliance.core.ingest_trial import WAIT_SHARE_MAX, IngestRefused, IngestTooSlow, NetworkTrial
 from appliance.dashboard.deps import SwitchStatus
 from appliance.detect.model_files import AUTO_MODEL
 from appliance.sensors.linux_sensors import MemoryReading
@@ -44,7 +39,7 @@ from appliance.types import NetworksCommand
 logger = logging.getLogger(__name__)
 
 EVERY_S = 1.0  # a change is noticed within a second
-TRIAL_S_MAX = 300.0  # CPU time of a child that may measure runtimes; a slow board has more (`try_settings`)
+TRIAL_S_MAX = 300.0  # CPU time of a child that may measure runtimes; a slow board has more (`IngestTrial`)
 LOAD_S_MAX, LOAD_SHARE_MAX = 120.0, 4.0  # of a network beside another: at least, and against what the child took
 WORKS_AFTER = 1000  # frames: some minutes of motion, and a day at rest; the network is no danger to ingest then
 FAILS_AFTER = 50  # frames in a row without an answer, of a network that has not answered any
@@ -207,7 +202,7 @@ class NetworkSwitch:
         seconds = 0.0
         for name in new:
             alone = wanted.config.model_copy(update={"detector": wanted.networks[name][0], "cameras": {}})
-            trial = self._supervisor.try_settings(alone, self._try_s_max, wait_share=WAIT_SHARE_MAX)
+            trial = self._supervisor.trial.run(alone, self._try_s_max, wait_share=WAIT_SHARE_MAX)
             networks[name], memory_bytes[name] = trial.networks[SHARED], trial.memory_bytes[SHARED]
             seconds += trial.seconds
         return NetworkTrial(networks, memory_bytes, seconds)

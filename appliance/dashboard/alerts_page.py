@@ -13,7 +13,7 @@ from starlette.responses import HTMLResponse, Response
 from appliance.base.clock import day_bounds, local_day
 from appliance.broker import LinkState
 from appliance.config import AlertsConfig, CameraConfig
-from appliance.dashboard import scenarios_api
+from appliance.dashboard import keep_api
 from appliance.dashboard.access_rights import may
 from appliance.dashboard.alert_reader import (
     PAGE_LENGTH,
@@ -482,6 +482,6 @@ def alert_page(
     learnt = []
     if detail.alert.review == "false_alarm" and settings.is_editable and may("GET", "/cameras/{name}/edit"):
         learnt = [each for each in alarms.proposals(detail.alert.camera) if alert_id in each.alarms]
-    keep = scenarios_api.panel(exporter, detail)
+    keep = keep_api.panel(exporter, detail)
     missed = missed_people(db, detail.alert.camera)
     return page("alert.html", keep=keep, proposals=learnt, missed=missed, **view.values(detail, db.clock.now()))

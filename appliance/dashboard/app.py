@@ -26,6 +26,7 @@ from appliance.dashboard import (
     arming_api,
     backup_api,
     camera_finder_api,
+    camera_probe_api,
     camera_setup_api,
     cameras_api,
     cameras_page,
@@ -36,6 +37,7 @@ from appliance.dashboard import (
     false_alarms_api,
     headroom_api,
     health_api,
+    keep_api,
     live_api,
     metrics_api,
     models_api,
@@ -78,10 +80,10 @@ if TYPE_CHECKING:
 
 APIS = (
     access_log_api, account_api, agreement_api, alerts_api, analyze_api, arming_api, backup_api, camera_finder_api,
-    camera_setup_api, cameras_api, cascade_api, erasures_api, events_api, exports_api, false_alarms_api, headroom_api,
-    health_api, live_api, metrics_api, models_api, notify_api, push_api, proofs_api, ptz_api,
-    recordings_api, savings_api, savings_history_api, scenarios_api, session_api, settings_api, setup_api, snooze_api,
-    storage_api, system_api, timeline_api, trials_api, users_api, why_api,
+    camera_probe_api, camera_setup_api, cameras_api, cascade_api, erasures_api, events_api, exports_api,
+    false_alarms_api, headroom_api, health_api, keep_api, live_api, metrics_api, models_api, notify_api, push_api,
+    proofs_api, ptz_api, recordings_api, savings_api, savings_history_api, scenarios_api, session_api, settings_api,
+    setup_api, snooze_api, storage_api, system_api, timeline_api, trials_api, users_api, why_api,
 )  # fmt: skip
 PAGES = (alerts_page, cameras_page, notify_page, system_page, timeline_page, users_page, why_page)
 ROUTES = (

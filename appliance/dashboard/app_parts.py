@@ -21,7 +21,7 @@ from appliance.dashboard.alerts_page import AlertPageView
 from appliance.dashboard.analyze_api import AnalyzeCallers, AnalyzeSettings, ImageAnalyzer
 from appliance.dashboard.backup_api import SiteBackups
 from appliance.dashboard.camera_finder_api import CameraFinder
-from appliance.dashboard.camera_setup_api import CameraProber
+from appliance.dashboard.camera_probe_api import CameraProber
 from appliance.dashboard.cameras_api import CameraReader
 from appliance.dashboard.cascade_api import CascadeReader
 from appliance.dashboard.deps import CoreProbes, MediaReaders, StorageRoot, StoredSite
@@ -46,7 +46,8 @@ from appliance.dashboard.settings_api import RuleTrials, SettingsPart
 from appliance.dashboard.snapshots import SnapshotCache, cut_snapshot
 from appliance.dashboard.system_api import SystemReader
 from appliance.dashboard.timeline_api import TimelineReader
-from appliance.dashboard.trials_api import SettingsTrials, TrialStore
+from appliance.dashboard.trial_store import TrialStore
+from appliance.dashboard.trials_api import SettingsTrials
 from appliance.dashboard.why_api import WhyReader
 from appliance.evidence.privacy import PrivacyRules
 from appliance.evidence.uploads import UploadReader

@@ -69,8 +69,8 @@ class ArmingReport(ApiModel):
             profile=state.name, by=state.by, since_t=state.since_t, until_t=state.until_t, following=state.following,
             who=state.who, why=state.why, reports=arming.reports, profiles=arming.config.names,
             week=bool(arming.config.schedule),
-            pauses=[PauseItem.of(row) for row in arming.paused(camera) if visitor().sees(row.camera)],
-            snoozes=[PauseItem.of(row) for row in arming.snoozed() if visitor().sees(row.camera)],
+            pauses=[PauseItem.of(row) for row in arming.pauses.paused(camera) if visitor().sees(row.camera)],
+            snoozes=[PauseItem.of(row) for row in arming.pauses.snoozed() if visitor().sees(row.camera)],
         )  # fmt: skip
 
 
@@ -128,14 +128,14 @@ def pause_camera(request: Request, arming: Armed, name: str, wanted: PauseCamera
     what = f"{name}, rule {wanted.rule}" if wanted.rule else name
     if wanted.minutes == 0:
         with refused_as({PreconditionError: 422}):
-            arming.resume(name, wanted.rule)
+            arming.pauses.end(name, wanted.rule)
         request.state.about = f"{what}: it reports"
         return ArmingReport.of(arming)
     until = _end(arming, wanted.minutes, wanted.until_t)
     if until is None:
         raise Problem(422, "Say when the pause ends: `minutes`, or `until_t`.")
     with refused_as({PreconditionError: 422}):
-        arming.pause(name, wanted.rule, until, visitor().name, wanted.why.strip())
+        arming.pauses.begin(name, wanted.rule, until, visitor().name, wanted.why.strip())
     request.state.about = _about(what, until, wanted.why)
     return ArmingReport.of(arming)
 

@@ -14,8 +14,9 @@ from appliance.dashboard import headroom_api
 from appliance.dashboard.access_rights import may
 from appliance.dashboard.alert_reader import AlertFilter, AlertFilterQuery, AlertReader, Reader
 from appliance.dashboard.arming_api import PAUSE_LENGTHS, Armed, ArmingReport
+from appliance.dashboard.camera_address import VENDORS
 from appliance.dashboard.camera_finder_api import AskCamera, Finder
-from appliance.dashboard.camera_setup_api import VENDORS, Prober, TryCamera, stored_streams, tried
+from appliance.dashboard.camera_probe_api import Prober, TryCamera, stored_streams, tried
 from appliance.dashboard.cameras_api import Cameras
 from appliance.dashboard.deps import Rev
 from appliance.dashboard.false_alarms_api import FalseAlarms
@@ -67,7 +68,8 @@ def cameras_page(
     faults = health.open_titles()
     found = headroom.report()
     return templates.page(
-        "cameras.html", here="/cameras", rev=rev, paused={row.camera: row for row in arming.paused() if not row.rule},
+        "cameras.html", here="/cameras", rev=rev,
+        paused={row.camera: row for row in arming.pauses.paused() if not row.rule},
         cameras=items, summary=summary, faults=faults, off=off,
         headroom=found, outlook=headroom_api.sentence(found), editable=settings.is_editable,
         better=models.better() if settings.is_editable and may("POST", f"{API}/models/use") else "",
@@ -92,7 +94,7 @@ def live_page(
     items = cameras.items()
     hub.expect(*(each.name for each in items))
     paused: dict[str, list[str]] = {}
-    for row in arming.paused():
+    for row in arming.pauses.paused():
         paused.setdefault(row.camera, []).append(row.rule)
     return templates.page("live.html", here="/live", rev=rev, cameras=items, faults=health.open_titles(), paused=paused)
 

@@ -47,7 +47,7 @@ def snooze(request: Request, context: Context, arming: Armed, token: str, wanted
     if not context.links.use(offer):
         raise Problem(410, "This link was used already.")
     try:
-        arming.snooze(offer.target, offer.camera, rule, until, f"the link to {offer.target}")
+        arming.pauses.snooze(offer.target, offer.camera, rule, until, f"the link to {offer.target}")
     except PreconditionError as error:
         raise Problem(410, str(error)) from None
     AccessLog(context.db).write(

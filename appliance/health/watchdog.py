@@ -1,4 +1,4 @@
-"""Watchdogs on a clock: a camera that is silent, unexamined or overloaded, a stuck detector, a clock that was set."""
+"""Watchdogs: a camera that is silent, unexamined or overloaded, a detector that is stuck or replaced by another."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from appliance import config
-from appliance.base.clock import Clock, ClockStepDetector
+from appliance.base.clock import Clock
+from appliance.health.clock_offset import ClockStep, StreamOffset
 from appliance.health.conditions import HealthCondition, HealthListener
 from appliance.types import CameraStateName, HealthKind
 
@@ -101,14 +102,12 @@ def overload_reason(rates: InferenceRates, detector_load: float) -> str:
 
 SILENT_S = 2.5  # without a packet on one of its streams, a camera counts as silent
 FLOW_S = 2.0  # packets must flow for so long to end a silence
-STEP_S_MIN = 2.0  # a smaller step of the system clock is what NTP does
 REMEDY_S = 15.0  # from one remedy for unexamined frames to the next
 REPORT_TRIES_S = 30.0  # how often the attempts to reconnect are reported
 STARTING_S = 20.0  # models warm up and cameras connect: nobody was promised anything yet
 OVERLOAD_CLEAR_S = 10.0  # so long the promise has to be kept again
 QUIET_FPS = 1.0  # promised so few, how many came says little of whether more could
 QUIET_S = 60.0  # and after so long of that nobody is overloaded
-OFFSET_HOLD_S = 8.0  # a stream that was just opened is steered to its sender's clock first
 BUSY_S_MAX = 1.0  # a call of the detector that lasts longer counts as stuck
 
 Remedy = Literal["", "examine", "connect"]
@@ -183,8 +182,7 @@ class CameraWatchdog:
         self._overloaded_s = settings.overloaded_s
         self._below_s = 0.0  # for so long it got less than was promised, quiet times left out
         self._rated_at = self._below_at = float("-inf")
-        self._offset = HealthCondition(camera, "offset", report, hold_s=OFFSET_HOLD_S)
-        self._offset_s = settings.offset_s
+        self._offset = StreamOffset(camera, report, settings.offset_s)
         self.rates: InferenceRates | None = None
         self._rate_meter = InferenceRateMeter(fps)
         self._started_at = clock.monotonic()
@@ -220,7 +218,9 @@ class CameraWatchdog:
                 self._decoded_at = self._examined_at = at
             self._forget_rates()
             return ""
-        self._check_offset(now, activity)
+        if "offset" not in self._disabled:
+            is_measured = activity.state == "live" and not activity.lagging
+            self._offset.update(now, activity.apart_s if is_measured else None)
         if self._check_rates(now, at, activity, detector.load):
             self._unexamined.update(now, None)
             return ""
@@ -282,16 +282,6 @@ class CameraWatchdog:
             self._below_s = 0.0
         return below
 
-    def _check_offset(self, now: float, activity: CameraActivity) -> None:
-        """Boxes are of the detect stream and the recording is of the main stream: the two must agree on the time."""
-        if "offset" in self._disabled:
-            return
-        apart_s = None if activity.lagging or activity.state != "live" else activity.apart_s
-        reason = f"its second stream is {abs(apart_s or 0.0):.1f} s {'ahead of' if (apart_s or 0.0) > 0 else 'behind'} "
-        reason += "its main stream by their clocks: boxes lie beside what they are of, and stills show another moment; "
-        reason += "set the camera's time (NTP), or detect on the main stream"
-        self._offset.update(now, None if apart_s is None else abs(apart_s) > self._offset_s, reason)
-
     def _forget_rates(self) -> None:
         self.rates = None
         self._rate_meter.clear()
@@ -318,8 +308,7 @@ class ApplianceWatchdog:
     def __init__(self, settings: config.HealthConfig, report: HealthListener, clock: Clock) -> None:
         self._disabled = frozenset(settings.ignore)
         self._detector = HealthCondition("", "detector", report, hold_s=settings.detector_s)
-        self._steps = ClockStepDetector(clock, STEP_S_MIN)
-        self._time = HealthCondition("", "clock", report, hold_s=0.0)
+        self._clock_step = ClockStep(report, clock)
         self._fallback = HealthCondition("", "fallback", report, hold_s=0.0)
         self._clock = clock
 
@@ -337,11 +326,8 @@ class ApplianceWatchdog:
         now = self._clock.now()
         if "fallback" not in self._disabled:
             self._fallback.update(now, bool(fallback), fallback)
-        step_s = self._steps.step_s()
         if "clock" not in self._disabled:
-            self._time.update(now, step_s != 0, f"the clock of this appliance was set by {step_s:+.0f} s")
-            if step_s:
-                self._time.record_recovery(now, "connecting to all cameras again, so that their times are true")
+            self._clock_step.update(now)
         if "detector" in self._disabled:
             return
         if busy_s > BUSY_S_MAX:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from appliance.base.clock import Clock
 from appliance.config import CameraConfig
+from appliance.health.clock_offset import streams_apart_s
 from appliance.health.watchdog import CameraActivity, CameraWatchdog, DetectorActivity, InferenceRates
 from appliance.ingest.detect_stream import DetectCounts, DetectStream
 from appliance.ingest.file_source import FileSource
@@ -72,6 +73,7 @@ class CameraStates:
     def activity(self, readers: Mapping[str, ReaderCounts], detect: DetectCounts, *, lagging: bool) -> CameraActivity:
         """For the watchdog."""
         packets = tuple(counts.packets for counts in readers.values())
+        behind_s = (readers[role].behind_s if role in readers else None for role in (MAIN_STREAM, DETECT_STREAM))
         with self._lock:
             state, reason = self._worst or ("connecting", "")
             return CameraActivity(
@@ -84,7 +86,7 @@ class CameraStates:
                 self._interruptions,
                 detect.crowded_out,
                 lagging,
-                _streams_apart_s(readers),
+                streams_apart_s(*behind_s),
                 any(counts.waiting for counts in readers.values()),
                 detect.decoder_fault,
             )
@@ -273,16 +275,6 @@ class CameraRunner:
             decoder_failures=now.detect.decoder_failures - before.detect.decoder_failures,
             detect_received=received.get(DETECT_STREAM, 0) if MAIN_STREAM in received else 0,
         )
-
-
-def _streams_apart_s(readers: Mapping[str, ReaderCounts]) -> float | None:
-    """Return by how much the detect stream's camera time is ahead of the main stream's.
-
-    Return None if there are not both now.
-    """
-    behind = [readers[role].behind_s for role in (MAIN_STREAM, DETECT_STREAM) if role in readers]
-    main, detect = behind if len(behind) == 2 else (None, None)
-    return None if main is None or detect is None else main - detect
 
 
 def _reader_name(camera: str, role: str) -> str:

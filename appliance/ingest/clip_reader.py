@@ -7,7 +7,8 @@ from dataclasses import replace
 from types import TracebackType
 
 from appliance.base.errors import SourceError
-from appliance.decode_policy.keyframe_policy import DecodeCounts, DecodePolicy
+from appliance.decode_policy.decode_session import DecodeCounts
+from appliance.decode_policy.keyframe_policy import DecodePolicy
 from appliance.ingest.file_source import FileSource
 from appliance.media.decoder import DecodedFrame, Decoder
 from appliance.media.hardware_codec import HardwareSource

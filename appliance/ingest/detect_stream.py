@@ -12,7 +12,7 @@ from appliance.analysis.session_tracks import InferenceRequest
 from appliance.base.clock import Clock
 from appliance.base.errors import SourceLost
 from appliance.config import DetectConfig
-from appliance.decode_policy import keyframe_policy
+from appliance.decode_policy import decode_session
 from appliance.inference.camera_queue import CameraQueue, FrameAges, PacketArrivals, priority_of
 from appliance.inference.inference_worker import QueuedInference
 from appliance.ingest.camera_hardware import SOFTWARE, CameraHardware
@@ -97,7 +97,7 @@ class DetectStream:
         self._hardware = hardware
         self._reconnect_reason = ""
         self._lock = threading.Lock()
-        late_max = keyframe_policy.TUNING.late_frames_max + 1  # and the key frame before them
+        late_max = decode_session.TUNING.late_frames_max + 1  # and the key frame before them
         self.queue: CameraQueue[QueuedInference] = CameraQueue(
             fps=settings.fps, heartbeat_s=settings.heartbeat_s, late_max=late_max
         )

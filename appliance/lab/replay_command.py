@@ -33,20 +33,20 @@ from appliance.replay import replay_report
 from appliance.replay.conditions.condition_spec import NO_CONDITIONS, ConditionSet
 from appliance.replay.footage import RecordingSource, TimeSpan
 from appliance.replay.replay_log_writer import Replayed, run_id_of
-from appliance.replay.replay_result import ReplayResult
-from appliance.replay.replay_resume import OpenLog, open_log
-from appliance.replay.replay_runner import (
+from appliance.replay.replay_plan import (
     ReplayInput,
     ReplayOptions,
     ReplayPlan,
     ReplayProgress,
     clip_input,
-    play,
     with_conditions,
     with_hardware,
     with_stood_before,
     workers_for,
 )
+from appliance.replay.replay_result import ReplayResult
+from appliance.replay.replay_resume import OpenLog, open_log
+from appliance.replay.replay_runner import play
 from appliance.replay.stood_before import read_stood_before
 from appliance.replay.verdict_source import VerdictOptions
 from appliance.rules.reportable import unknown_labels

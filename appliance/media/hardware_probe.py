@@ -25,7 +25,7 @@ import av
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.base.child_modules import HARDWARE_PROBE
+from appliance.base.child_modules import HARDWARE_PROBE, exit_text
 from appliance.base.clock import process_cpu_s
 from appliance.base.errors import VedetteError
 from appliance.detect.cuda_runtime import CudaRuntime
@@ -104,7 +104,7 @@ def _probe_in_child(kind: HardwareKind, device: str | None, program: str, clips:
     except subprocess.TimeoutExpired:
         return ProbedHardware(kind, {}, f"its driver did not answer within {PROBE_S_MAX:.0f} s")
     except (ValueError, KeyError, TypeError):
-        how = f"signal {-done.returncode}" if done.returncode < 0 else f"exit code {done.returncode}"
+        how = exit_text(done.returncode)
         return ProbedHardware(kind, {}, f"its driver ended the process that tried it ({how})")
 
 

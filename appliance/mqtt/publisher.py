@@ -148,8 +148,8 @@ class _Commands:
             return ("armed the site" if armed else "disarmed the site") if arming.arm(armed=armed, who=_WHO) else ""
         camera = self._switches[topic]
         if armed:
-            return f"ended the pause of {camera}" if arming.resume(camera) else ""
-        arming.pause(camera, "", self._deps.clock.now() + PAUSE_S, _WHO)
+            return f"ended the pause of {camera}" if arming.pauses.end(camera) else ""
+        arming.pauses.begin(camera, "", self._deps.clock.now() + PAUSE_S, _WHO)
         return f"paused {camera}"
 
 

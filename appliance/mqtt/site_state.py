@@ -161,7 +161,7 @@ def arming_states(
         facts |= {"who": state.who, "why": state.why}
     yield topics.profile, json_body(facts), ""
     for name in cameras:
-        paused = arming.paused(name)
+        paused = arming.pauses.paused(name)
         whole = [row for row in paused if not row.rule]
         facts = {
             "state": OFF if whole else ON, "until": _time(whole[0].until_t) if whole else None,

@@ -19,8 +19,9 @@ from appliance.replay.memoized_detector import MemoizedDetector
 from appliance.replay.replay_diff import compare_logs
 from appliance.replay.replay_diff_match import alert_pairs
 from appliance.replay.replay_log_writer import Replayed
+from appliance.replay.replay_plan import ReplayInput, ReplayOptions, ReplayPlan
 from appliance.replay.replay_result import RecordedLog, parse_log
-from appliance.replay.replay_runner import ReplayInput, ReplayOptions, ReplayPlan, playing
+from appliance.replay.replay_runner import playing
 from appliance.types import Alert, Gap
 
 LISTED_MAX = 200  # of alerts, of events, of tracks; all are counted

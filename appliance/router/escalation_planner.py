@@ -10,7 +10,7 @@ import queue
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 
 from appliance import wire
 from appliance.base.clock import Period
@@ -316,7 +316,6 @@ class EscalationPlanner:
     def _inputs(self, alert: Alert, event: Event, rule: str, now: float, *, own_words: bool) -> RouteInputs:
         tracks = self._tracks_of(alert, event)
         subject = self._subject(event, tracks)
-        load = self._context.system_load
         router, sure = self._context.settings.router, subject.chance.sure
         limits = self._context.budget.limits(now)
         left = [max(0.0, 1 - limit.spent / limit.amount) if limit.amount else 0.0 for limit in limits]
@@ -334,19 +333,13 @@ class EscalationPlanner:
             chance_n=subject.chance.n,
             chance_min=round(subject.chance.p_min, _DIGITS),
             repeat=bool(tracks) and all(self._recent.is_repeat(rule, alert.severity, seen) for seen in tracks),
-            link_up=load.link_up,
-            queue_age_s=load.queue_age_s,
-            load=load.load,
-            temperature_c=load.temperature_c,
             off_peak_in_s=self._off_peak_in_s(alert, now),
             budget_left=round(min(left), _DIGITS) if left else None,
             chance_max=sure.chance_max,
             error_high=sure.error_high,
             learn_share=1.0 if sure.holds else round(sure.learn_share(router.error_max, router.cold_share), _DIGITS),
             crowd=self._tracks.crowd,
-            pool_wait_s=load.pool_wait_s,
-            gpu_hour=load.gpu_hour,
-            offload=load.offload,
+            **asdict(self._context.system_load),
         )
 
     def _tracks_of(self, alert: Alert, event: Event) -> list[TrackStats]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Protocol
 
 from appliance import wire
@@ -135,20 +135,14 @@ class RouterMaintenance:
         """
         context, urgent = self._context, row.body.severity == "alert" and row.priority != "low"
         load = context.system_load
-        queue = load.queue_age_s
-        if queue is not None and row.wait == "queue":
-            queue *= 2
+        if load.queue_age_s is not None and row.wait == "queue":
+            load = replace(load, queue_age_s=2 * load.queue_age_s)
         hours = settings.off_peak
         known = hours is not None and row.body.severity in hours.severities and context.off_peak_in_s is not None
         inputs = RouteInputs(
             severity=row.body.severity,
-            queue_age_s=queue,
-            load=load.load,
-            temperature_c=load.temperature_c,
             off_peak_in_s=context.off_peak_in_s(now) if known and context.off_peak_in_s else None,
-            pool_wait_s=load.pool_wait_s,
-            gpu_hour=load.gpu_hour,
-            offload=load.offload,
+            **asdict(load),
         )
         cost = context.costs(row.camera)[_step(row, settings)]
         return must_wait(inputs, cost, context.budget.limits(now), settings, now, urgent)
@@ -232,12 +226,8 @@ class SilentFrameAudit:
         waits = hours is not None and "info" in hours.severities and context.off_peak_in_s is not None
         inputs = RouteInputs(
             severity="info",
-            queue_age_s=load.queue_age_s,
-            load=load.load,
-            temperature_c=load.temperature_c,
             off_peak_in_s=context.off_peak_in_s(now) if waits and context.off_peak_in_s else None,
-            pool_wait_s=load.pool_wait_s,
-            gpu_hour=load.gpu_hour,
+            **asdict(replace(load, offload=False)),
         )
         cost = context.budget.cost(context.bytes_[0] + settings.frame_bytes_max, self._camera, "frames")
         if must_wait(inputs, cost, context.budget.limits(now), settings, now, urgent=False) is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from appliance.base.clock import Clock
@@ -36,6 +36,64 @@ class ProfileInForce:
     why: str = ""
 
 
+class Pauses:
+    """Cameras and rules that a person paused, and targets that are not notified of them for a while (snoozes).
+
+    It has no state but what the store keeps. Any thread may call.
+    """
+
+    def __init__(self, rules: Mapping[str, tuple[str, ...]], store: ArmingStore, clock: Clock) -> None:
+        """rules: their names by camera."""
+        self._rules = rules
+        self._store = store
+        self._clock = clock
+
+    def paused(self, camera: str | None = None) -> tuple[ArmingRow, ...]:
+        """Return the cameras and rules that a person paused, of one camera or all."""
+        now = self._clock.now()
+        return tuple(
+            row for row in self._store.rows
+            if row.camera and not row.target and row.lasts(now) and camera in (None, row.camera)
+        )  # fmt: skip
+
+    def snoozed(self) -> tuple[ArmingRow, ...]:
+        """Return the targets that are not notified of a camera or rule for a while."""
+        now = self._clock.now()
+        return tuple(row for row in self._store.rows if row.target and row.lasts(now))
+
+    def begin(self, camera: str, rule: str, until_t: float, who: str, why: str = "") -> None:
+        """Let a camera ('' for `rule`), or one of its rules, report nothing until a time.
+
+        Raise PreconditionError if there is no such camera or rule, or if the time is not ahead, or far. Raise
+        StoreError.
+        """
+        self._put(ArmingRow(camera=camera, rule=rule, since_t=self._clock.now(), until_t=until_t, who=who, why=why))
+
+    def end(self, camera: str, rule: str = "") -> bool:
+        """End a pause; return False if there was none.
+
+        Raise PreconditionError if there is no such camera. Raise StoreError.
+        """
+        ended = self._store.remove(camera, rule)
+        if not ended and camera not in self._rules:
+            raise PreconditionError(f"there is no camera {camera} in the site file")
+        return ended
+
+    def snooze(self, target: str, camera: str, rule: str, until_t: float, who: str) -> None:
+        """Do not notify a target of a camera or one of its rules until a time. Raise the errors of `begin`."""
+        now = self._clock.now()
+        self._put(ArmingRow(camera=camera, rule=rule, target=target, since_t=now, until_t=until_t, who=who))
+
+    def _put(self, row: ArmingRow) -> None:
+        if row.camera not in self._rules:
+            raise PreconditionError(f"there is no camera {row.camera} in the site file")
+        if row.rule and row.rule not in self._rules[row.camera]:
+            raise PreconditionError(f"camera {row.camera} has no rule {row.rule}")
+        if row.until_t is None or not 0 < row.until_t - row.since_t <= PAUSE_S_MAX:
+            raise PreconditionError(f"a pause ends in the future, {PAUSE_S_MAX / 86400:g} days ahead at most")
+        self._store.put(_shortened(row))
+
+
 class Arming:
     """The rules that report at this moment, by the `arming` section and what people chose; any thread may call.
 
@@ -54,6 +112,7 @@ class Arming:
     ) -> None:
         self.config = config
         self._rules = {name: tuple(rule.name for rule in camera.rules) for name, camera in cameras.items()}
+        self.pauses = Pauses(self._rules, store, clock)
         self._store = store
         self._clock = clock
         self._local_time = local_time
@@ -102,25 +161,12 @@ class Arming:
                 off.update([row.rule] if row.rule else rules)
         return frozenset(off)
 
-    def paused(self, camera: str | None = None) -> tuple[ArmingRow, ...]:
-        """Return the cameras and rules that a person paused, of one camera or all."""
-        now = self._clock.now()
-        return tuple(
-            row for row in self._store.rows
-            if row.camera and not row.target and row.lasts(now) and camera in (None, row.camera)
-        )  # fmt: skip
-
-    def snoozed(self) -> tuple[ArmingRow, ...]:
-        """Return the targets that are not notified of a camera or rule for a while."""
-        now = self._clock.now()
-        return tuple(row for row in self._store.rows if row.target and row.lasts(now))
-
     def quiet_reason(self, target: str, camera: str, rules: tuple[str, ...]) -> str:
         """Return why a target is not notified of an alert of these rules now; '' if it is."""
         notified = self.config.profile(self.profile).notify
         if notified is not None and target not in notified:
             return f"not told: the profile is {self.profile}"
-        for row in self.snoozed():
+        for row in self.pauses.snoozed():
             if row.target == target and row.camera in ("", camera) and (not row.rule or set(rules) <= {row.rule}):
                 what = f"rule {row.rule} of {row.camera}" if row.rule else row.camera or "everything"
                 return f"not told: {what} was snoozed{f' by {row.who}' if row.who else ''}"
@@ -131,7 +177,7 @@ class Arming:
         found, state = [], self.in_force()
         if state.by == "person" and not self.reports:
             found.append(f"the site is {state.name}{_by(state.who, state.why)}: no rule reports anything")
-        for row in self.paused():
+        for row in self.pauses.paused():
             what = f"rule {row.rule} of camera {row.camera}" if row.rule else f"camera {row.camera}"
             found.append(f"{what} is paused{_by(row.who, row.why)}: it reports nothing")
         return tuple(found)
@@ -143,7 +189,8 @@ class Arming:
         """
         if profile not in self.config.names:
             raise PreconditionError(f"there is no profile {profile}: this site has {', '.join(self.config.names)}")
-        self._store.put(self._row("", "", "", profile, until_t, who, why))
+        row = ArmingRow(profile=profile, since_t=self._clock.now(), until_t=until_t, who=who, why=why)
+        self._store.put(_shortened(row))
 
     def follow_schedule(self) -> bool:
         """Take a person's choice back; return False if there was none. Raise StoreError."""
@@ -165,34 +212,6 @@ class Arming:
                 return self.follow_schedule()
             self.choose(ARMED, None, who)
             return True
-
-    def pause(self, camera: str, rule: str, until_t: float, who: str, why: str = "") -> None:
-        """Let a camera ('' for `rule`), or one of its rules, report nothing until a time.
-
-        Raise PreconditionError if there is no such camera or rule, or if the time is not ahead, or far. Raise
-        StoreError.
-        """
-        self._check(camera, rule, until_t)
-        self._store.put(self._row(camera, rule, "", "", until_t, who, why))
-
-    def resume(self, camera: str, rule: str = "") -> bool:
-        """End a pause; return False if there was none.
-
-        Raise PreconditionError if there is no such camera. Raise StoreError.
-        """
-        ended = self._store.remove(camera, rule)
-        if not ended and camera not in self._rules:
-            raise PreconditionError(f"there is no camera {camera} in the site file")
-        return ended
-
-    def snooze(self, target: str, camera: str, rule: str, until_t: float, who: str) -> None:
-        """Do not notify a target of a camera or one of its rules until a time. Raise the errors of `pause`."""
-        self._check(camera, rule, until_t)
-        self._store.put(self._row(camera, rule, target, "", until_t, who, ""))
-
-    def wake(self, target: str, camera: str, rule: str) -> bool:
-        """End a snooze; return False if there was none. Raise StoreError."""
-        return self._store.remove(camera, rule, target)
 
     def next_turn(self, now: float) -> float | None:
         """Return when the week turns to another profile than that of `now`; None if it never does."""
@@ -224,21 +243,9 @@ class Arming:
         weekday, minute = self._local_time(now)
         return next((name for name, hours in self._hours if hours.armed(weekday, minute)), self.config.default)
 
-    def _row(
-        self, camera: str, rule: str, target: str, profile: str, until_t: float | None, who: str, why: str
-    ) -> ArmingRow:
-        return ArmingRow(
-            camera=camera, rule=rule, target=target, profile=profile, since_t=self._clock.now(), until_t=until_t,
-            who=who[:WHO_CHARS_MAX], why=why[:WHY_CHARS_MAX],
-        )  # fmt: skip
 
-    def _check(self, camera: str, rule: str, until_t: float) -> None:
-        if camera not in self._rules:
-            raise PreconditionError(f"there is no camera {camera} in the site file")
-        if rule and rule not in self._rules[camera]:
-            raise PreconditionError(f"camera {camera} has no rule {rule}")
-        if not 0 < until_t - self._clock.now() <= PAUSE_S_MAX:
-            raise PreconditionError(f"a pause ends in the future, {PAUSE_S_MAX / 86400:g} days ahead at most")
+def _shortened(row: ArmingRow) -> ArmingRow:
+    return replace(row, who=row.who[:WHO_CHARS_MAX], why=row.why[:WHY_CHARS_MAX])
 
 
 def _by(who: str, why: str) -> str:

@@ -1,47 +1,33 @@
 """Runs functions on hostile data in a child process that has no secrets, no network and little memory.
 
-The child is this module itself (`python -m appliance.sandbox.sandbox`). It speaks JSON with binary parts, never pickle:
-what a child sends that was taken over must not run code in its parent.
+The child is `sandbox_child`. Both speak JSON with binary parts (`sandbox_channel`), never pickle: what a child that was
+taken over sends must not run code in its parent.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
-import importlib
 import json
-import math
 import os
-import resource
-import select
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
-from appliance.base.child_modules import SANDBOX, ChildCpu, end_child
-from appliance.base.clock import Clock, SystemClock, process_cpu_s
+from appliance.base.child_modules import SANDBOX, ChildCpu, end_child, exit_text
+from appliance.base.clock import Clock, SystemClock
 from appliance.base.errors import VedetteError, printable
-from appliance.base.malloc import TRIM_EVERY_S, spare_what_stays, trim_heaps
-from appliance.sandbox.confinement import confine, library_policy
-from appliance.sandbox.peak_memory import keep_open, let_go
+from appliance.base.malloc import TRIM_EVERY_S
+from appliance.sandbox.sandbox_channel import Value, receive, send
 
 START_S_MAX = 120.0  # of a child that reads its libraries, which takes a busy machine or a slow card their time
 TEXT_LENGTH_MAX = 300  # of an error that the child reports
-PARTS_MAX = 1024  # binary values of one message; a call has a handful
-_JSON_BYTES_MAX = 16 * 1024 * 1024  # an explained span with all its tracks; a child may send no more
-_HEAD = struct.Struct("!II")
 _KEPT_VARIABLES = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "TZ", "ORT_DISABLE_TELEMETRY")
 
-Value = Any
-"""A value that may be handed over: any of JSON, and bytes, which arrive as a bytearray."""
 Progress = Callable[[Value], None]
 """Called with what a function says while it works."""
 
@@ -192,7 +178,7 @@ class Sandbox:
         channel = self._channel or self._start()
         try:
             channel.settimeout(limit_s)
-            _send(channel, {"function": function, "values": list(values), "cpu_s": cpu_s})
+            send(channel, {"function": function, "values": list(values), "cpu_s": cpu_s})
             end = self._clock.monotonic() + limit_s
             with self._killed_when_still():
                 reply = self._receive(channel, limit_s)
@@ -242,7 +228,7 @@ class Sandbox:
                 raise TimeoutError
             return left
 
-        reply = _take(channel, self._limits.reply_bytes_max, remaining_s)
+        reply = receive(channel, self._limits.reply_bytes_max, remaining_s)
         if not isinstance(reply, dict):
             raise ValueError("not an object")
         return reply
@@ -265,7 +251,7 @@ class Sandbox:
             child.wait(2.0)
         if child.returncode == 0:
             return _WentIdle("idle")
-        how = f"signal {-child.returncode}" if (child.returncode or 0) < 0 else f"exit code {child.returncode}"
+        how = exit_text(child.returncode)
         if child.returncode == -signal.SIGXCPU:
             how = "it used more CPU time than it may"
         if self._is_still:
@@ -348,193 +334,5 @@ def _plain(text: str) -> str:
     return printable(text[:TEXT_LENGTH_MAX])[:TEXT_LENGTH_MAX]
 
 
-# The protocol: two lengths, the lengths of the binary parts, JSON, the parts.
-
-
-def _send(channel: socket.socket, value: Value) -> None:
-    parts: list[memoryview] = []
-    text = json.dumps(_flattened(value, parts)).encode()
-    head = _HEAD.pack(len(text), len(parts)) + b"".join(struct.pack("!Q", len(each)) for each in parts)
-    channel.sendall(head + text)
-    for part in parts:
-        channel.sendall(part)
-
-
-def _flattened(value: Value, parts: list[memoryview]) -> Value:
-    if isinstance(value, bytes | bytearray | memoryview):
-        view = memoryview(value)
-        parts.append(view.cast("B") if view.nbytes else memoryview(b""))  # a view of nothing cannot be cast
-        return {"$part": len(parts) - 1}
-    if isinstance(value, dict):
-        return {name: _flattened(each, parts) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_flattened(each, parts) for each in value]
-    return value
-
-
-def _take(channel: socket.socket, bytes_max: int, remaining_s: Callable[[], float | None]) -> Value:
-    """Return the next value. Raises EOFError, ValueError, and TimeoutError by `remaining_s`."""
-    length, count = _HEAD.unpack(_exactly(channel, _HEAD.size, remaining_s))
-    if length > _JSON_BYTES_MAX or count > PARTS_MAX:
-        raise ValueError("it is too large")
-    sizes = struct.unpack(f"!{count}Q", _exactly(channel, 8 * count, remaining_s))
-    if sum(sizes) > bytes_max:
-        raise ValueError(f"it is over {bytes_max} bytes")
-    try:
-        value = json.loads(_exactly(channel, length, remaining_s))
-        parts = [_exactly(channel, size, remaining_s) for size in sizes]
-        return _joined(value, parts)
-    except (RecursionError, IndexError, TypeError) as error:
-        raise ValueError(type(error).__name__) from None
-
-
-def _joined(value: Value, parts: Sequence[bytearray]) -> Value:
-    if isinstance(value, dict):
-        if "$part" in value:
-            return parts[value["$part"]]
-        return {name: _joined(each, parts) for name, each in value.items()}
-    if isinstance(value, list):
-        return [_joined(each, parts) for each in value]
-    return value
-
-
-def _exactly(channel: socket.socket, size: int, remaining_s: Callable[[], float | None]) -> bytearray:
-    data = bytearray(size)
-    view, at = memoryview(data), 0
-    while at < size:
-        channel.settimeout(remaining_s())
-        received = channel.recv_into(view[at:])
-        if not received:
-            raise EOFError
-        at += received
-    return data
-
-
-# The child.
-
-
-def main(argument: str) -> int:
-    """Serve calls until the parent closes the socket, or does not call for `idle_s`."""
-    task = json.loads(argument)
-    limits = SandboxLimits(**task["limits"])
-    channel = socket.socket(fileno=task["fd"])
-    for kind, most in (
-        (resource.RLIMIT_CORE, 0),
-        (resource.RLIMIT_NOFILE, limits.files_max),
-        (resource.RLIMIT_FSIZE, limits.file_bytes_max),
-    ):
-        resource.setrlimit(kind, (most, most))
-    silence = os.open(os.devnull, os.O_WRONLY)
-    libraries = library_policy()
-    policy = replace(
-        libraries,
-        readable=(*libraries.readable, *map(Path, task["readable"])),
-        writable=(*libraries.writable, *map(Path, task["writable"])),
-    )
-    with _AddressSpace() as space:
-        keep_open()
-        confined = confine(policy)
-        module = importlib.import_module(task["module"])
-        if not hasattr(module, "peak_mb"):
-            let_go()
-        spare_what_stays()
-        space.limit(limits.memory_bytes)
-    try:
-        _send(channel, {"confined": list(confined)})
-    except ConnectionError:  # the parent was killed while this was loading
-        return 0
-    os.dup2(silence, 2)  # libraries write there what is in the data
-    os.close(silence)
-    return _serve_calls(channel, module, limits)
-
-
-def _serve_calls(channel: socket.socket, module: ModuleType, limits: SandboxLimits) -> int:
-    """Return the exit code. Between calls, free pages go back: frames and images of all sizes leave holes."""
-    ready = select.poll()  # not select.select: the parent's number of the channel may be above 1023
-    ready.register(channel, select.POLLIN)
-    clock = SystemClock()
-    trimmed, is_trimmed = clock.monotonic(), True
-    calls = 0
-    while True:
-        if not ready.poll(1000 * (limits.idle_s if is_trimmed else limits.rest_s)):
-            if is_trimmed or (limits.calls_max is not None and calls >= limits.calls_max):
-                return 0
-            trim_heaps()
-            trimmed, is_trimmed = clock.monotonic(), True
-            continue
-        try:
-            asked = _take(channel, sys.maxsize, lambda: None)
-        except (EOFError, OSError):
-            return 0
-        if not _serve(channel, module, asked):
-            return 1
-        calls += 1
-        is_trimmed = clock.monotonic() - trimmed >= limits.trim_s
-        if is_trimmed:
-            trim_heaps()
-            trimmed = clock.monotonic()
-
-
-class _AddressSpace:
-    """This process's size, from a file that is opened before it may open no more."""
-
-    def __init__(self) -> None:
-        try:
-            self._handle = os.open("/proc/self/statm", os.O_RDONLY)
-        except OSError:
-            self._handle = -1
-
-    def __enter__(self) -> _AddressSpace:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._handle >= 0:
-            os.close(self._handle)
-
-    def limit(self, more_bytes: int) -> None:
-        """Let it grow by `more_bytes` from here on."""
-        if self._handle >= 0:
-            held = int(os.pread(self._handle, 100, 0).split()[0]) * resource.getpagesize()
-            resource.setrlimit(resource.RLIMIT_AS, (held + more_bytes, held + more_bytes))
-
-
-def _report_progress(channel: socket.socket, work: Generator[Value, None, Value]) -> Value:
-    """Send the parent what the generator yields, and return what it returns."""
-    while True:
-        try:
-            progress = next(work)
-        except StopIteration as end:
-            return end.value
-        _send(channel, {"progress": progress})
-
-
 def _unheard(progress: Value) -> None:
     """Nobody wants to know."""
-
-
-def _serve(channel: socket.socket, module: object, asked: dict[str, Value]) -> bool:
-    """Answer one call; False: there is no memory left to go on with."""
-    # Should the parent be stopped or gone, nobody else would end a loop without end.
-    cpu_s = math.ceil(process_cpu_s() + 2 * asked["cpu_s"]) + 1
-    resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, resource.RLIM_INFINITY))
-    try:
-        found = getattr(module, asked["function"])(*asked["values"])
-        if isinstance(found, Generator):
-            found = _report_progress(channel, found)
-        _send(channel, {"result": found})
-    except MemoryError:
-        _send(channel, {"error": "MemoryError", "text": "it needs more memory than it may have", "ends": True})
-        return False
-    except OSError as error:
-        if isinstance(error, ConnectionError):
-            return False
-        spent = error.errno in {errno.EMFILE, errno.ENOMEM}  # the next call begins with an empty table of files
-        _send(channel, {"error": type(error).__name__, "text": str(error), "ends": spent})
-        return not spent
-    except Exception as error:  # noqa: BLE001 (whatever hostile data makes a library raise is reported)
-        _send(channel, {"error": type(error).__name__, "text": str(error)})
-    return True
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))

@@ -14,17 +14,17 @@ from appliance.config import DecisionConfig, LineRule
 from appliance.detect import detector as detectors
 from appliance.detect.detector import ObjectDetector
 from appliance.detect.runtime_choice import as_at_run_time, way_text
-from appliance.replay.replay_result import ReplayResult
-from appliance.replay.replay_runner import (
+from appliance.replay.replay_plan import (
     ReplayOptions,
     ReplayPlan,
     ReplayProgress,
     clip_input,
-    play,
     with_conditions,
     with_stood_before,
     workers_for,
 )
+from appliance.replay.replay_result import ReplayResult
+from appliance.replay.replay_runner import play
 from appliance.replay.stood_before import StoodBefore, standing
 from appliance.scenario.diagnosis import (
     MissDiagnosis,

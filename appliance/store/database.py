@@ -43,7 +43,7 @@ class StoreInUse(StoreError):
     """Another process is the file's writer."""
 
 
-class _ReaderPool:
+class ReaderPool:
     """Connections that read, at most IDLE_READERS_MAX of them kept open. Any thread.
 
     State: the idle ones, the last used at the end, and how many of them nobody has taken since `close_spare`.
@@ -76,6 +76,10 @@ class _ReaderPool:
         connection.close()
 
     def close_spare(self) -> None:
+        """Close the connections that nobody has read with since the last call, and give their caches back.
+
+        Each holds up to 0.9 MB, and a moment in which many read at once opens several.
+        """
         with self._lock:
             spare, self._idle = self._idle[: self._spare], self._idle[self._spare :]
             self._spare = len(self._idle)
@@ -110,7 +114,7 @@ class Database:
         self._depth = 0
         self._doomed = False
         self._durable = True
-        self._readers = _ReaderPool(path)
+        self.readers = ReaderPool(path)
         self._closed = False
         _check_place(path)
         self._guard = _only_one(path)
@@ -164,12 +168,12 @@ class Database:
                 with self._lock:  # readers of their own would open another file, or none
                     yield self._writer
                 return
-            connection = self._readers.take()
+            connection = self.readers.take()
             try:
                 connection.execute("BEGIN")
                 yield connection
             finally:
-                self._readers.give_back(connection)
+                self.readers.give_back(connection)
 
     def rows(self, statement: str, values: Sequence[object] | Mapping[str, object] = ()) -> list[sqlite3.Row]:
         """Read all rows of one SELECT, from any thread. Raise StoreError."""
@@ -187,13 +191,6 @@ class Database:
         """Write one statement in a transaction, the caller's if there is one; return how many rows it changed."""
         with self.transaction(durable=durable) as connection:
             return connection.execute(statement, values).rowcount
-
-    def close_spare_readers(self) -> None:
-        """Close the connections that nobody has read with since the last call, and give their caches back.
-
-        Each holds up to 0.9 MB, and a moment in which many read at once opens several. Any thread.
-        """
-        self._readers.close_spare()
 
     @property
     def displaced(self) -> str:
@@ -238,7 +235,7 @@ class Database:
             if self._closed:
                 return
             self._closed = True
-            self._readers.close()
+            self.readers.close()
             try:
                 self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             except sqlite3.Error as error:  # the log stays beside the file and is read at the next start

@@ -113,13 +113,7 @@ class UplinkService:
     def link(self) -> LinkState:
         """With the state of the breaker."""
         breaker = self._sending.breaker.state
-        return replace(
-            self._link.state,
-            breaker=breaker.name,
-            breaker_since=breaker.since,
-            breaker_why=breaker.why,
-            trips=breaker.trips,
-        )
+        return replace(self._link.state, breaker=breaker.name, breaker_why=breaker.why, trips=breaker.trips)
 
     @property
     def pool(self) -> PoolState:

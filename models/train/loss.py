@@ -1,4 +1,16 @@
-"""Penalties of the network: for wrong scores, for wrong boxes, and for differing from the teacher."""
+"""The loss of a one-stage, anchor-free detector: classes, boxes and, with a teacher, distillation.
+
+    total = classes + BOX_GAIN * boxes + teacher_gain * teacher
+
+- classes: binary cross entropy of each cell's class scores with the soft targets of task-aligned assignment (TOOD,
+  arXiv:2108.07755; `assign.py`), divided by the sum of these targets.
+- boxes: 1 - generalised IoU (arXiv:1902.09630) of the cells that were given a box, weighted by their target score.
+- teacher: the same two terms against the answers of a larger network for the same pictures, cell by cell (knowledge
+  distillation, arXiv:1503.02531).
+
+Shapes: B pictures, C classes, N cells (those of the strides 8, 16 and 32 together). Boxes are x1 y1 x2 y2 in pixels of
+the network's input. `trainer.py` calls `loss` once a batch and adds the distance of feature maps (`imitate.py`).
+"""
 
 from __future__ import annotations
 
@@ -12,9 +24,9 @@ from models.train.assign import Truth, assign, ious
 from models.train.network import Views, corners
 
 BOX_GAIN = 5.0
-QUALITY_MIN = 0.2  # weight of a chosen cell's box while it overlaps nothing yet, else far people never start
-TEACHER_SCORE_MIN = 0.2  # cells of which the teacher's box is followed
-AGREES_MIN = 0.6  # IoU with what people drew, from which on the teacher's box is a second target beside it
+QUALITY_MIN = 0.2  # least weight of a chosen cell's box: small people overlap nothing at first, and would stay unlearnt
+TEACHER_SCORE_MIN = 0.2  # only where the teacher scores more is its box learnt
+AGREES_MIN = 0.6  # IoU with the drawn box, from which on the teacher's box is a second target beside it
 # Between these the teacher means what was drawn and sees other borders: exports that were sheared or turned have boxes
 # around their turned boxes. There the drawn box is not learnt where the teacher is sure; its object still is.
 LOOSE_MIN, LOOSE_SCORE_MIN = 0.5, 0.5
@@ -22,37 +34,46 @@ LOOSE_MIN, LOOSE_SCORE_MIN = 0.5, 0.5
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """The teacher's answers for the same pictures, cell by cell.
-
-    Scores are (B, N, C) 0..1 and boxes (B, N, 4) px; with them come the teacher's feature maps.
-    """
+    """The teacher's answers for the same pictures, cell by cell."""
 
     scores: Tensor
+    """(B, N, C), 0..1."""
     boxes: Tensor
+    """(B, N, 4), pixels."""
     views: Views
+    """Its feature maps; `imitate.py` compares them with the pupil's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """total is what is minimised; the parts are for the log."""
+    """The loss of one batch. Each field is a scalar; all but `total` are for the log and have no gain applied."""
 
     total: Tensor
+    """Minimised by the optimiser."""
     classes: Tensor
     boxes: Tensor
     teacher: Tensor
+    """0 without a teacher."""
     positives: Tensor
+    """How many cells of the batch were given a box."""
     unlike: Tensor
+    """Distance of the feature maps from the teacher's; 0 until the trainer adds it."""
 
     def parts(self) -> dict[str, float]:
-        """Numbers for a line of the log; waits for the GPU."""
+        """Return the numbers of one log line by field; waits for the GPU."""
         names = ("total", "classes", "boxes", "teacher", "positives", "unlike")
         return {name: round(float(getattr(self, name).detach()), 5) for name in names}
 
 
 def loss(answer: Tensor, grid: Tensor, truth: Truth, lesson: Lesson | None = None, teacher_gain: float = 0.0) -> Loss:
-    """Return the loss of `answer`, the network's raw (B, 4 + C, N).
+    """Return the loss of one batch, computed in float32.
 
-    Everything is computed in float32. Sums are shared out over the batch's total target score, as in TOOD.
+    answer: (B, 4 + C, N), the network's raw output. Each cell has four numbers for its box (the logarithms of the
+    distances from its centre to left, top, right and bottom, in strides) and the logits of the classes.
+    grid: (3, N), centre x, centre y and stride of each cell in pixels.
+    truth: the labels. lesson, teacher_gain: the teacher's answers and the weight of its term; None or 0: no teacher.
+
+    The class term is divided by the batch's total target score, at least 1, as in TOOD.
     """
     answer = answer.float()
     boxes, logits = corners(answer, grid), answer[:, 4:].transpose(1, 2)
@@ -75,12 +96,15 @@ def loss(answer: Tensor, grid: Tensor, truth: Truth, lesson: Lesson | None = Non
 
 
 def _taught(logits: Tensor, boxes: Tensor, lesson: Lesson, free: Tensor, placed: Tensor) -> Tensor:
-    """Return the cost of differing from the teacher: in its scores, and in its boxes where it is sure of something.
+    """Return the distillation term, a scalar: scores plus BOX_GAIN times boxes, each as in `loss`.
 
-    The cost of scores is the cross entropy with the teacher's less its own entropy (so that 0 is reached). It counts
-    only cells that are `free` (B, N): where the truth says what a cell is to answer, it has the last word, as the
-    teacher is blind to much that people drew. Boxes count in those `placed` (B, N): drawn boxes are looser than the
-    teacher's, so where both mean the same thing the teacher's is a second target.
+    logits: (B, N, C). boxes: (B, N, 4), pixels. Both are the pupil's.
+    free: (B, N) bool, the cells whose scores count. The labels decide in the others, because the teacher misses much
+    that people drew.
+    placed: (B, N) bool, the cells whose boxes count if the teacher's score is above TEACHER_SCORE_MIN. Where teacher
+    and label mean the same object, the teacher's box is a second target, because drawn boxes are looser.
+
+    The cost of scores is the cross entropy less the teacher's own entropy: the Kullback-Leibler divergence, 0 at best.
     """
     share = lesson.scores.sum().clamp(min=1.0)
     soft = lesson.scores.clamp(1e-6, 1 - 1e-6)
@@ -93,7 +117,7 @@ def _taught(logits: Tensor, boxes: Tensor, lesson: Lesson, free: Tensor, placed:
 
 
 def giou_loss(one: Tensor, other: Tensor) -> Tensor:
-    """Return 1 - generalised IoU (arXiv:1902.09630) of boxes (..., 4), 0..2."""
+    """Return 1 - generalised IoU (arXiv:1902.09630) of boxes (..., 4) that broadcast against each other, 0..2."""
     shared = ious(one, other)
     hull_low, hull_high = torch.minimum(one[..., :2], other[..., :2]), torch.maximum(one[..., 2:], other[..., 2:])
     hull = (hull_high - hull_low).clamp(min=0).prod(-1) + 1e-7

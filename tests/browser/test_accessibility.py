@@ -27,7 +27,7 @@ from appliance.config import SiteConfig
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import CoreProbes
 from appliance.dashboard.settings_forms import forms
-from appliance.dashboard.trials_api import (
+from appliance.dashboard.trial_store import (
     LeftOut,
     TrialHead,
     TrialResult,

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from appliance.config import SiteConfig
-from appliance.dashboard.trials_api import TrialHead, TrialStore
+from appliance.dashboard.trial_store import TrialHead, TrialStore
 from appliance.settings.settings_service import SettingsService
 from appliance.types import Event
 from tests.browser.test_page_races import Held

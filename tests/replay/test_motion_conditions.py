@@ -11,7 +11,7 @@ import pytest
 
 from appliance import config
 from appliance.base.detector_config import DetectorConfig
-from appliance.decode_policy.keyframe_policy import TUNING
+from appliance.decode_policy.decode_session import TUNING
 from appliance.detect import detector
 from appliance.ingest.clip_reader import ClipReader
 from appliance.replay.conditions.condition_spec import ConditionSet

@@ -29,9 +29,10 @@ from appliance.replay.conditions.frame_transform import frame_transform_of
 from appliance.replay.conditions.stream_faults import FaultySource, with_stream_faults
 from appliance.replay.footage import ClipSource, SourceItem
 from appliance.replay.replay_log_writer import LogHeader
+from appliance.replay.replay_plan import ReplayOptions, ReplayPlan, clip_input, with_conditions
 from appliance.replay.replay_result import RecordedLog, ReplayResult, read_log
 from appliance.replay.replay_resume import open_log
-from appliance.replay.replay_runner import ReplayOptions, ReplayPlan, clip_input, play, with_conditions
+from appliance.replay.replay_runner import play
 from appliance.scenario import scenario_loader
 from appliance.scenario import scenario_runner as scenario_run
 from appliance.scenario.scenario_loader import plans_by_conditions

@@ -14,8 +14,9 @@ from appliance.ingest.file_source import FileSource
 from appliance.ingest.recorder import RecordTarget, SegmentRecorder
 from appliance.replay.conditions.condition_spec import ConditionSet
 from appliance.replay.footage import RecordingSource, TimeSpan
+from appliance.replay.replay_plan import ReplayInput, ReplayOptions, ReplayPlan, clip_input
 from appliance.replay.replay_result import ReplayResult
-from appliance.replay.replay_runner import ReplayInput, ReplayOptions, ReplayPlan, clip_input, play
+from appliance.replay.replay_runner import play
 from appliance.types import Gap, SegmentRow
 from tests.support.block_footage import site
 from tests.support.clip_replay import replay

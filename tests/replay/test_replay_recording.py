@@ -16,9 +16,10 @@ from appliance.config import SiteConfig
 from appliance.ingest.file_source import FileSource
 from appliance.ingest.recorder import RecordTarget, SegmentRecorder
 from appliance.lab.replay_command import ReplaySelection, replay_targets
+from appliance.replay.replay_plan import ReplayOptions
 from appliance.replay.replay_result import RecordedLog, ReplayResult, read_log
 from appliance.replay.replay_resume import open_log
-from appliance.replay.replay_runner import ReplayOptions, play
+from appliance.replay.replay_runner import play
 from appliance.store.cameras import CameraStore
 from appliance.store.database import Database
 from appliance.store.paths import DATABASE

@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 from appliance.base.clock import ManualClock
 from appliance.base.errors import UsageError
 from appliance.config import SiteConfig
+from appliance.replay.replay_plan import ReplayOptions, ReplayPlan, clip_input
 from appliance.replay.replay_result import ReplayResult
 from appliance.replay.replay_resume import DetectionJournal, open_log
-from appliance.replay.replay_runner import ReplayOptions, ReplayPlan, clip_input, play
+from appliance.replay.replay_runner import play
 from appliance.types import Detections
 from tests.support.block_footage import BrightBlock, block_clip, site
 from tests.support.tiny_networks import Thing, yolo

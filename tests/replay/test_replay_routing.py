@@ -18,8 +18,9 @@ from appliance.base.clock import ManualClock
 from appliance.config import BudgetConfig, OffPeakConfig, SiteConfig
 from appliance.core.core_settings import CoreStores
 from appliance.evidence.maker import EvidenceMaker
+from appliance.replay.replay_plan import ReplayOptions, ReplayPlan, clip_input
 from appliance.replay.replay_routing import EscalationImages, FrameHistory
-from appliance.replay.replay_runner import ReplayOptions, ReplayPlan, clip_input, play
+from appliance.replay.replay_runner import play
 from appliance.store.meter import Meter
 from appliance.store.outbox_store import OutboxQueue
 from appliance.types import Alert, Event, FrameBoxes, Route, StreamHeader

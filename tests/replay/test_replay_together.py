@@ -12,8 +12,9 @@ import pytest
 from appliance.base.clock import ManualClock
 from appliance.base.errors import SourceError
 from appliance.config import SiteConfig
+from appliance.replay.replay_plan import ReplayOptions, ReplayPlan, clip_input
 from appliance.replay.replay_result import ReplayResult, read_log
-from appliance.replay.replay_runner import ReplayOptions, ReplayPlan, clip_input, play
+from appliance.replay.replay_runner import play
 from tests.support.block_footage import BrightBlock, block_clip, site
 from tests.support.clip_replay import replay
 

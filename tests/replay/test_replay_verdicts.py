@@ -30,10 +30,10 @@ from appliance.lab.replay_command import ReplaySelection, replay_targets
 from appliance.lab.replay_diff_command import diff_texts
 from appliance.replay.cassette_file import CassettePlayer
 from appliance.replay.replay_diff import compare_logs
+from appliance.replay.replay_plan import ReplayOptions, ReplayPlan, clip_input
 from appliance.replay.replay_report import count_decisions, format_time
 from appliance.replay.replay_result import ReplayResult, read_log
 from appliance.replay.replay_resume import open_log
-from appliance.replay.replay_runner import ReplayOptions, ReplayPlan, clip_input
 from appliance.replay.replay_runner import play as play_show
 from appliance.store.alerts import AlertStore
 from appliance.store.meter import Meter

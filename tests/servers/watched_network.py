@@ -298,9 +298,9 @@ def role(line: str) -> str:
     words = line.split()
     if "-m" in words[:4]:
         words = words[words.index("-m") + 1 :]
-        if words[0] == "appliance.sandbox.sandbox":
+        if words[0] == "appliance.sandbox.sandbox_child":
             asked = re.search(r'"module": "([\w.]+)"', line)
-            return f"appliance.sandbox.sandbox {asked.group(1) if asked else ''}"
+            return f"appliance.sandbox.sandbox_child {asked.group(1) if asked else ''}"
         verbs = [each for each in words[1:3] if re.fullmatch(r"[a-z-]+", each) and not each.startswith("-")]
         return " ".join([words[0], *verbs] if words[0] in ("appliance", "cloud_worker") else words[:1])
     script = next((each for each in words if each.endswith(".py")), words[0])

@@ -9,16 +9,16 @@ from appliance.config import DecisionConfig
 from appliance.detect.detector import ObjectDetector
 from appliance.replay.conditions.condition_spec import NO_CONDITIONS, ConditionSet
 from appliance.replay.replay_log_writer import LogSink
-from appliance.replay.replay_result import ReplayResult
-from appliance.replay.replay_runner import (
+from appliance.replay.replay_plan import (
     ReplayOptions,
     ReplayPlan,
     ReplayProgress,
     clip_input,
-    play,
     with_conditions,
     with_stood_before,
-)  # fmt: skip
+)
+from appliance.replay.replay_result import ReplayResult
+from appliance.replay.replay_runner import play
 from appliance.replay.stood_before import StoodBefore
 from appliance.replay.verdict_source import VerdictSource
 from appliance.rules.schedule import LocalTime

@@ -16,7 +16,7 @@ from appliance.cli.site_check import _secrets
 from appliance.config import SiteConfig
 from appliance.config.secrets_file import secrets_path
 from appliance.dashboard.app import create_app
-from appliance.dashboard.camera_setup_api import VENDORS, second_stream
+from appliance.dashboard.camera_address import VENDORS, second_stream
 from appliance.dashboard.deps import NO_PROBES
 from appliance.ingest.probe_process import ProbeFailed, probe_camera
 from appliance.onvif.camera_client import inspect_camera

@@ -396,7 +396,7 @@ def test_home_automation_chooses_a_profile_and_pauses_a_camera(
     home.publish(reports["command_topic"], b"OFF")
     until(lambda: json.loads(home.kept[camera])["state"] == "OFF", what="the switch that was announced pauses it")
     assert yard.arming.off_rules("yard") == {"intruder", "corner"}
-    (row,) = yard.arming.paused()
+    (row,) = yard.arming.pauses.paused()
     assert row.until_t is not None
     assert 3500 < row.until_t - yard.clock.now() <= 3600
     home.publish(f"{camera}/set", b"ON")
@@ -421,7 +421,7 @@ def test_neither_an_old_command_nor_an_unwanted_one_is_obeyed(
     yard.raise_alert("a1")
     until(lambda: "vedette/depot/camera/yard/last_alert" in home.kept, what="a pass later")
     assert yard.arming.profile == "armed"
-    assert yard.arming.paused() == ()
+    assert yard.arming.pauses.paused() == ()
     assert ("homeassistant/switch/vedette_depot/armed/config" in home.kept) is commands
 
 

@@ -23,7 +23,8 @@ from appliance.bundle.manifest import BundleRef
 from appliance.bundle.rollout import advance_rollout, begin_rollout, rollout_of
 from appliance.config import SiteConfig
 from appliance.core import ingest_supervisor
-from appliance.core.ingest_supervisor import IngestStatus, IngestSupervisor, IngestTooSlow
+from appliance.core.ingest_supervisor import IngestStatus, IngestSupervisor
+from appliance.core.ingest_trial import IngestTooSlow
 from appliance.core.network_switch import FAILS_AFTER, WORKS_AFTER, NetworkSwitch
 from appliance.detect.bundle_maker import describe_file, describe_network, install_files
 from appliance.sensors.linux_sensors import MemoryReading
@@ -283,7 +284,7 @@ class Counted:
     def __init__(self) -> None:
         self.answered = self.failed = 0
         self.config: Any = None
-        self.status = IngestStatus(pid=1)
+        self.status, self.trial = IngestStatus(pid=1), self
 
     def adopt(self, config: Any) -> None:
         self.config = config
@@ -291,7 +292,7 @@ class Counted:
     def examined(self, camera: str) -> Any:
         return self
 
-    def try_settings(self, *args: Any, **named: Any) -> Any:
+    def run(self, *args: Any, **named: Any) -> Any:
         raise IngestTooSlow("it did not load within 3600 s, 12 s of CPU time")
 
 

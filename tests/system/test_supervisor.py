@@ -14,7 +14,8 @@ import pytest
 
 from appliance.base.clock import SystemClock
 from appliance.config import IngestConfig, SiteConfig
-from appliance.core.ingest_supervisor import IngestRefused, IngestSupervisor, IngestTooSlow
+from appliance.core.ingest_supervisor import IngestSupervisor
+from appliance.core.ingest_trial import IngestRefused, IngestTooSlow
 from appliance.types import CameraState, IngestMessage, NetworksAnswer, NetworksCommand
 from tests.support.waiting import until
 
@@ -313,5 +314,5 @@ def test_a_trial_that_uses_much_cpu_hangs_and_one_that_has_little_is_slow(
     path.write_text(f"import sys\nsys.stdin.readline()\n{script}\n")
     supervisor = IngestSupervisor(CONFIG.for_ingest(), SystemClock(), (sys.executable, str(path)))
     with pytest.raises(raised, match=why) as found:
-        supervisor.try_settings(CONFIG.for_ingest(), 1.5, wait_share=1.0 if raised is IngestTooSlow else 100.0)
+        supervisor.trial.run(CONFIG.for_ingest(), 1.5, wait_share=1.0 if raised is IngestTooSlow else 100.0)
     assert type(found.value) is raised

@@ -117,21 +117,21 @@ def test_a_choice_ends_by_itself_and_outlives_a_restart(tmp_path: Path) -> None:
 
 def test_a_pause_of_a_rule_a_camera_ends_by_itself_or_by_hand(tmp_path: Path) -> None:
     week = Week(tmp_path)
-    week.arming.pause("gate", "intruder", MONDAY + HOUR, "anna", "painters")
+    week.arming.pauses.begin("gate", "intruder", MONDAY + HOUR, "anna", "painters")
     assert week.arming.off_rules("gate") == {"intruder"}
-    week.arming.pause("gate", "", MONDAY + 2 * HOUR, "")
+    week.arming.pauses.begin("gate", "", MONDAY + 2 * HOUR, "")
     assert len(week.arming.off_rules("gate")) == 3
-    assert [row.rule for row in week.start().paused("gate")] == ["", "intruder"], "after a restart, too"
+    assert [row.rule for row in week.start().pauses.paused("gate")] == ["", "intruder"], "after a restart, too"
     assert "rule intruder of camera gate is paused by anna (painters): it reports nothing" in week.arming.warnings()
-    assert week.arming.resume("gate")
-    assert not week.arming.resume("gate")
+    assert week.arming.pauses.end("gate")
+    assert not week.arming.pauses.end("gate")
     assert week.at(1.1).off_rules("gate") == frozenset()
     assert week.arming.warnings() == ()
 
 
 def test_a_clock_set_back_ends_a_pause_rather_than_prolonging_it(tmp_path: Path) -> None:
     week = Week(tmp_path)
-    week.arming.pause("gate", "", MONDAY + HOUR, "anna")
+    week.arming.pauses.begin("gate", "", MONDAY + HOUR, "anna")
     assert week.at(-24).off_rules("gate") == frozenset()
 
 
@@ -142,7 +142,7 @@ def test_a_pause_is_of_something_that_is_there_and_has_an_end(
     tmp_path: Path, camera: str, rule: str, hours: float
 ) -> None:
     with pytest.raises(PreconditionError):
-        Week(tmp_path).arming.pause(camera, rule, MONDAY + hours * HOUR, "anna")
+        Week(tmp_path).arming.pauses.begin(camera, rule, MONDAY + hours * HOUR, "anna")
 
 
 def test_the_switch_gives_back_what_the_week_says(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_a_profile_that_is_gone_from_the_site_file_is_in_force_no_more(tmp_path:
 def test_a_target_is_quiet_by_profile_and_by_snooze(tmp_path: Path) -> None:
     week = Week(tmp_path, 20)
     assert week.arming.quiet_reason("phone", "gate", ("intruder",)) == ""
-    week.arming.snooze("phone", "gate", "intruder", week.clock.now() + HOUR, "link")
+    week.arming.pauses.snooze("phone", "gate", "intruder", week.clock.now() + HOUR, "link")
     assert "snoozed by link" in week.arming.quiet_reason("phone", "gate", ("intruder",))
     assert week.arming.quiet_reason("phone", "gate", ("intruder", "loiterer")) == "", "another rule is news"
     assert week.arming.quiet_reason("tablet", "gate", ("intruder",)) == ""

@@ -13,7 +13,7 @@ from appliance.base.clock import ManualClock
 from appliance.config import SiteConfig, id_of
 from appliance.config.secrets_file import read_secrets
 from appliance.dashboard.app import create_app
-from appliance.dashboard.camera_setup_api import TryCamera, tried
+from appliance.dashboard.camera_probe_api import TryCamera, tried
 from appliance.dashboard.deps import NO_PROBES
 from appliance.dashboard.settings_api import SettingsPart
 from appliance.settings.settings_service import SettingsService

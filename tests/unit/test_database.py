@@ -320,16 +320,16 @@ def test_readers_that_nobody_takes_are_closed(path: Path) -> None:
     db = opened(path)
     with contextlib.ExitStack() as together:
         readers = [together.enter_context(db.read()) for _ in range(5)]
-    db.close_spare_readers()
+    db.readers.close_spare()
     assert all(map(is_open, readers)), "they were just read with"
     assert db.rows("SELECT 1")
-    db.close_spare_readers()
+    db.readers.close_spare()
     assert sum(map(is_open, readers)) == 1
-    db.close_spare_readers()
+    db.readers.close_spare()
     assert not any(map(is_open, readers)), "nobody has read since"
     assert db.rows("SELECT 1")
     db.close()
-    db.close_spare_readers()
+    db.readers.close_spare()
 
 
 def test_close_folds_the_log_in_and_then_nothing_is_taken(path: Path) -> None:

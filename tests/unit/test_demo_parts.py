@@ -19,17 +19,10 @@ from appliance import config
 from appliance.base.clock import ManualClock, SystemClock
 from appliance.base.errors import MissingDependency, UsageError
 from appliance.demo import demo_config
-from appliance.demo.demo_run import (
-    LOG_BYTES_MAX,
-    AlertReporter,
-    ChildProcess,
-    ChildProgram,
-    DashboardClient,
-    DemoConsole,
-    DemoOptions,
-    NoAnswer,
-    demo,
-)
+from appliance.demo.child_process import LOG_BYTES_MAX, ChildProcess, ChildProgram
+from appliance.demo.demo_console import AlertReporter, DashboardClient, DemoConsole, NoAnswer
+from appliance.demo.demo_plan import DemoOptions
+from appliance.demo.demo_run import demo
 from cloud_worker import config as worker_config
 from tests.support import waiting
 from tests.support.ports import quiet_port

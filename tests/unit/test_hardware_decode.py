@@ -50,7 +50,8 @@ from appliance.media.hardware_codec import (
 )
 from appliance.media.hardware_probe import probe_kind, proof_clip, same_frames, software_frames
 from appliance.media.piped_codec import PipedCodec
-from appliance.replay.replay_runner import ReplayOptions, ReplayPlan, clip_input, play, with_hardware
+from appliance.replay.replay_plan import ReplayOptions, ReplayPlan, clip_input, with_hardware
+from appliance.replay.replay_runner import play
 from appliance.track.tracker import Tracker
 from appliance.types import Detections
 from tests.support.decode_devices import Device, FakeAccel, fake_ffmpeg

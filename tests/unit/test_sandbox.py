@@ -21,6 +21,7 @@ from pathlib import Path
 
 import pytest
 
+from appliance.base.child_modules import SANDBOX
 from appliance.base.errors import EvidenceError
 from appliance.core import shadow_trial
 from appliance.dashboard import live_conversion
@@ -403,7 +404,7 @@ def test_a_parent_that_is_killed_while_it_starts_leaves_no_traceback_in_the_log(
     task = {"fd": there.fileno(), "module": "json", "limits": asdict(SandboxLimits()), "readable": [], "writable": []}
     with there:
         done = subprocess.run(
-            [sys.executable, "-m", "appliance.sandbox.sandbox", json.dumps(task)], pass_fds=(there.fileno(),),
+            [sys.executable, "-m", SANDBOX, json.dumps(task)], pass_fds=(there.fileno(),),
             capture_output=True, timeout=60, check=False,
         )  # fmt: skip
     assert (done.returncode, done.stdout + done.stderr) == (0, b"")

@@ -64,7 +64,7 @@ def test_a_link_snoozes_its_target_once_without_signing_in(snoozing: Snoozing) -
     page = snoozing.http.get(path, headers={"accept": "text/html"})
     assert page.status_code == 200
     assert "Only the rule intruder" in page.text
-    assert snoozing.arming.snoozed() == (), "to open it does nothing: messengers do that, too"
+    assert snoozing.arming.pauses.snoozed() == (), "to open it does nothing: messengers do that, too"
     done = snoozing.http.post(path, json={"minutes": 60})
     assert done.json() == {"target": "phone", "camera": "gate", "rule": "", "until_t": T0 + 3600}
     assert "snoozed" in snoozing.arming.quiet_reason("phone", "gate", ("intruder",))
@@ -79,7 +79,7 @@ def test_a_link_snoozes_its_target_once_without_signing_in(snoozing: Snoozing) -
 
 def test_of_a_rule_only_that_rule_is_snoozed(snoozing: Snoozing) -> None:
     assert snoozing.http.post(snoozing.path(), json={"minutes": 15, "rule_only": True}).status_code == 200
-    (row,) = snoozing.arming.snoozed()
+    (row,) = snoozing.arming.pauses.snoozed()
     assert (row.camera, row.rule, row.until_t) == ("gate", "intruder", T0 + 900)
 
 
@@ -91,7 +91,7 @@ def test_a_link_lets_nobody_do_anything_else(snoozing: Snoozing) -> None:
         assert snoozing.http.post(snoozing.path(), json={"minutes": minutes}).status_code == 422
     foreign = {"origin": "https://evil.example"}
     assert snoozing.http.post(snoozing.path(), json={"minutes": 60}, headers=foreign).status_code == 403
-    assert snoozing.arming.snoozed() == ()
+    assert snoozing.arming.pauses.snoozed() == ()
 
 
 def test_a_forged_a_cut_and_an_old_link_are_refused(snoozing: Snoozing, tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_a_forged_a_cut_and_an_old_link_are_refused(snoozing: Snoozing, tmp_path
         assert answer.status_code in {404, 405}, token
     snoozing.site.clock.jump(LINK_S + 1)
     assert snoozing.http.post(f"/snooze/{good}", json={"minutes": 60}).status_code == 404
-    assert snoozing.arming.snoozed() == ()
+    assert snoozing.arming.pauses.snoozed() == ()
 
 
 def test_the_key_is_nobody_else_s_and_stays(tmp_path: Path) -> None:

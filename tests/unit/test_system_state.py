@@ -98,7 +98,7 @@ def test_memory_is_the_share_where_the_kernel_tells_and_marked_where_it_does_not
         ticks = os.sysconf("SC_CLK_TCK")
         fields = f"S 1 {'0 ' * 9}{5 * ticks} {3 * ticks} 0 0 0 0 4 0 {900 * ticks} 0 10 0"
         (place / "stat").write_text(f"{pid} ({name}) {fields}")
-        (place / "cmdline").write_bytes(b"python\0-m\0appliance.sandbox.sandbox\0")
+        (place / "cmdline").write_bytes(b"python\0-m\0appliance.sandbox.sandbox_child\0")
     (tmp_path / "7/smaps_rollup").write_text("x\nRss: 99 kB\nPss:      12 kB\n")
     shared, resident = machine.usages([7, 8, 9], tmp_path)
     assert (shared.memory_bytes, shared.proportional) == (12 * 1024, True)
@@ -107,7 +107,7 @@ def test_memory_is_the_share_where_the_kernel_tells_and_marked_where_it_does_not
         8.0,
         100.0,
         4,
-        "python -m appliance.sandbox.sandbox",
+        "python -m appliance.sandbox.sandbox_child",
     )
 
 

@@ -13,7 +13,8 @@ from fastapi.testclient import TestClient
 from appliance.base.clock import ManualClock
 from appliance.dashboard.recording_jobs import RecordingJob, RecordingJobs
 from appliance.dashboard.timeline_api import TimelineReader
-from appliance.dashboard.trials_api import KEPT_MAX, RESTARTED, SettingsTrials, TrialHead, TrialStore
+from appliance.dashboard.trial_store import KEPT_MAX, TrialHead, TrialStore
+from appliance.dashboard.trials_api import RESTARTED, SettingsTrials
 from appliance.sandbox.sandbox import SandboxUnavailable
 from appliance.settings.settings_service import SettingsService
 from tests.support import waiting

@@ -23,11 +23,11 @@ from appliance.config import CameraConfig, DecisionConfig, Rule
 from appliance.evidence.frame_selection import EvidenceMoment, encoded_image, order_image, plan_evidence, select_moments
 from appliance.lab.curve.ranking import LabelledIncident
 from appliance.media.stills import make_image
-from appliance.replay import replay_runner
+from appliance.replay.replay_plan import ReplayOptions, ReplayPlan, clip_input, with_conditions
 from appliance.replay.replay_report import format_time
 from appliance.replay.replay_result import ReplayResult
 from appliance.replay.replay_routing import FrameHistory
-from appliance.replay.replay_runner import ReplayOptions, ReplayPlan
+from appliance.replay.replay_runner import play
 from appliance.router.escalation_planner import build_escalation
 from appliance.rules.engine import RulesEngine
 from appliance.rules.reportable import rule_event
@@ -368,12 +368,12 @@ def replay_footage(plan: ScenarioPlan, models: DetectorCache, clock: Clock) -> t
         for part in plan.parts:
             recorder = BaselineRecorder(config, part.camera, detector.name)
             spool = stack.enter_context(BoxesSpool())
-            replay_input = replay_runner.clip_input(part.clip, config, part.camera, detector)
-            replay_plan = replay_runner.with_conditions(
+            replay_input = clip_input(part.clip, config, part.camera, detector)
+            replay_plan = with_conditions(
                 ReplayPlan((replay_input,), config, detector, verdict_source=answers), plan.conditions
             )
             options = ReplayOptions(clock, workers=models.detector_threads(config), observer=recorder.record)
-            (result,) = replay_runner.play(replay_plan, spool, options)
+            (result,) = play(replay_plan, spool, options)
             found.append(_replayed_footage(plan, part, result, recorder, spool))
     return tuple(found)
 

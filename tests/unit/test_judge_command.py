@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from appliance.base.errors import UsageError
+from appliance.cli.judge_command import MODELS, LocalMachine, advise, best, find_server, server_command
 from appliance.config import EdgeCostConfig
-from appliance.demo.local_judge import MODELS, LocalMachine, advise, best, find_server, server_command
 from tests.support.ports import quiet_port
 from tests.support.waiting import until
 
