@@ -1,4 +1,4 @@
-"""Write what people say of alerts: reviews, notes, deletions, and that they had one escalated."""
+"""Writes what people do with alerts: reviews, notes, deletions, and escalations that they asked for."""
 
 from __future__ import annotations
 
