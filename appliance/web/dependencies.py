@@ -1,4 +1,4 @@
-"""How a handler gets the parts that it depends on."""
+"""Gives a handler the parts that it depends on."""
 
 from __future__ import annotations
 
