@@ -30,9 +30,9 @@ $(VENV)/.ready: pyproject.toml deploy/requirements-dev.lock deploy/requirements-
 demo: setup      ## see it work: cameras over RTSP, alerts, cloud verdicts, dashboard (CLIP=path for your own footage, VLM=http://... for a real judge)
 	$(BIN)/vedette demo $(if $(CLIP),--clip "$(CLIP)") $(if $(VLM),--vlm "$(VLM)") $(if $(VLM_MODEL),--vlm-model "$(VLM_MODEL)")
 
-# More than there are cores: many tests wait for cameras and brokers that go on in real time.
+# More than there are cores: many tests wait for cameras and brokers that go on in real time. A third have the browser.
 test: setup browser mosquitto promtool  ## run every test that CI runs, files side by side on all cores (ARGS="--durations=80")
-	$(BIN)/python -m pytest -n $$(( $$(nproc) * 5 / 2 )) --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(BIN)/python -m pytest -n $$(( $$(nproc) * 3 )) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-quick: setup ## the unit tests that need no browser, broker or camera, in about a minute
 	$(BIN)/python -m pytest tests/unit -m 'not slow and not thorough' -n $$(( $$(nproc) * 3 / 2 )) --dist loadfile -q $(ARGS)

@@ -12,7 +12,7 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
@@ -93,6 +93,15 @@ def pytest_collectstart(collector: pytest.Collector) -> None:
             sys.path.insert(0, str(file.parent))
         with contextlib.suppress(Exception, pytest.skip.Exception):  # collecting the file says it again
             importlib.import_module(file.stem)
+
+
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    if config.getoption("dist") != "loadfile":
+        return None
+    from tests.support.browser_beside import BrowserBeside
+
+    return BrowserBeside(config, log)
 
 
 @pytest.fixture(scope="session")
@@ -213,8 +222,8 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest files begin, and the browser's come last: Playwright keeps an event loop running in this thread until
-    the session ends."""
+    """The longest files begin, and the browser's come last in a process that has others, too: Playwright keeps an event
+    loop running in this thread until the session ends."""
     place = {name: n for n, name in enumerate(LONGEST)}
     where: dict[Path, tuple[bool, int]] = {}  # a file of which there are many items is looked at once
     for item in items:

@@ -1,7 +1,7 @@
-"""`/api/v1/exports`: clips that may be handed over, and the link to one alert's clip that ends.
+"""Serves `/api/v1/exports`: clips that may be handed over, and a link to one alert's clip that expires.
 
-`POST /api/v1/alerts/{alert_id}/export` and `POST /api/v1/cameras/{name}/export` order one. `/shared/{token}` is what a
-link opens; nobody signs in for it.
+`POST /api/v1/alerts/{alert_id}/export` and `POST /api/v1/cameras/{name}/export` order one. `/shared/{token}` is the
+address of a link; nobody signs in for it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`/api/v1/alerts/{id}/keep` and its panel: keep a reviewed alert as a scenario, and run that once."""
+"""Serves `/api/v1/alerts/{id}/keep` and its panel: keeps a reviewed alert as a scenario, and runs it once."""
 
 from __future__ import annotations
 

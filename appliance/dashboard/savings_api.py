@@ -1,4 +1,4 @@
-"""`/api/v1/savings` and `/api/v1/costs`: bytes received against bytes sent, what it cost."""
+"""Serves `/api/v1/savings` and `/api/v1/costs`: bytes received against bytes sent, and what the site costs."""
 
 from __future__ import annotations
 

@@ -141,6 +141,11 @@ class NetworkDetector:
         self.calibration = model_files.to_common_scale(lines, self.labels)
 
     @property
+    def head_name(self) -> str:
+        """How its answer is read: one of HeadName. `models.export` tells it of each file that it makes."""
+        return self._head.name
+
+    @property
     def batch_max(self) -> int:
         """How many frames of one input shape one run takes, at most."""
         return self._batch_sizes[-1]

@@ -163,24 +163,58 @@ class Watched:
             self.faults.append(f"left the machine: {request.url}")
 
 
-@pytest.fixture(scope="session")
-def shared_context(browser: playwright.Browser) -> playwright.BrowserContext:
+@pytest.fixture(autouse=True)
+def nothing_stays_open(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Close what a test leaves open: a page whose server has ended asks for it again and again, and costs CPU time as
+    long as the browser lives."""
+    opened = request.getfixturevalue("browser") if "browser" in request.fixturenames else None
+    yield
+    for context in [] if opened is None else opened.contexts:
+        if context not in _shared:
+            context.close()
+
+
+_shared: list[playwright.BrowserContext] = []  # by many tests
+
+
+def _share(browser: playwright.Browser, *, has_touch: bool) -> playwright.BrowserContext:
     """A context for the pages of many tests, each of which has a port and so an origin of its own. For each context
     Chromium starts a process, which is a third of a page's cost; one page stays, and with it the site's process."""
-    context = browser.new_context()
+    context = browser.new_context(has_touch=has_touch)
+    _shared.append(context)
     kept = context.new_page()
     kept.route("**/*", lambda route: route.fulfill(body="", content_type="text/html"))
     kept.goto("http://127.0.0.1:9/")
     return context
 
 
+@pytest.fixture(scope="session")
+def shared_context(browser: playwright.Browser) -> playwright.BrowserContext:
+    return _share(browser, has_touch=False)
+
+
+@pytest.fixture(scope="session")
+def shared_touch_context(browser: playwright.Browser) -> playwright.BrowserContext:
+    return _share(browser, has_touch=True)
+
+
+def _lent(context: playwright.BrowserContext) -> Iterator[playwright.BrowserContext]:
+    yield context
+    for page in context.pages[1:]:
+        page.close()
+    context.clear_cookies()
+
+
 @pytest.fixture
 def window(shared_context: playwright.BrowserContext) -> Iterator[playwright.BrowserContext]:
     """For pages of a test that stores nothing but cookies beyond its origin: they are gone after it."""
-    yield shared_context
-    for page in shared_context.pages[1:]:
-        page.close()
-    shared_context.clear_cookies()
+    yield from _lent(shared_context)
+
+
+@pytest.fixture
+def touched(shared_touch_context: playwright.BrowserContext) -> Iterator[playwright.BrowserContext]:
+    """The same on a screen that is touched."""
+    yield from _lent(shared_touch_context)
 
 
 @pytest.fixture

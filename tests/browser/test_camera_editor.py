@@ -22,7 +22,7 @@ from tests.support.screenshots import shot
 from tests.support.scripted_sources import clip
 
 pytest.importorskip("playwright.sync_api", reason="the browser tests need the playwright package (dev extra)")
-from playwright.sync_api import Browser, Locator, Page, Route, expect
+from playwright.sync_api import Locator, Page, Route, expect
 
 pytestmark = pytest.mark.browser
 
@@ -69,10 +69,10 @@ def editing(tmp_path: Path) -> Iterator[Editing]:
 
 
 @pytest.fixture(params=[(1440, 900), (390, 844)], ids=["desk", "phone"])
-def page(request: pytest.FixtureRequest, browser: Browser, editing: Editing) -> Iterator[Page]:
+def page(request: pytest.FixtureRequest, editing: Editing) -> Iterator[Page]:
     width, height = request.param
-    context = browser.new_context(viewport={"width": width, "height": height}, has_touch=width < 500)
-    opened = context.new_page()
+    opened: Page = request.getfixturevalue("touched" if width < 500 else "window").new_page()
+    opened.set_viewport_size({"width": width, "height": height})
     faults: list[str] = []
     opened.on("pageerror", lambda error: faults.append(str(error)))
     refused = "the server responded with a status of 4"  # the tests' own doing
@@ -83,7 +83,6 @@ def page(request: pytest.FixtureRequest, browser: Browser, editing: Editing) -> 
     opened.locator("#shapes li").first.wait_for()
     yield opened
     assert faults == []
-    context.close()
 
 
 def corners(page: Page) -> Locator:
@@ -206,6 +205,8 @@ def test_a_changed_rule_is_tried_on_the_recording(page: Page, editing: Editing) 
     with page.expect_popup() as opened:
         page.get_by_role("link", name="See how far it is").click()
     trial = opened.value
+    assert page.viewport_size is not None
+    trial.set_viewport_size(page.viewport_size)
     expect(trial.locator("#trial")).to_have_attribute("data-state", "done", timeout=JOB_MS)
     expect(trial.locator("#sentence")).to_contain_text("The settings in force: one alert. The changed ones: 0 alerts.")
     lost = trial.locator("[data-change=missing]")

@@ -21,7 +21,7 @@ from tests.support.scripted_sources import clip
 from tests.support.waiting import until
 
 pytest.importorskip("playwright.sync_api", reason="the browser tests need the playwright package (dev extra)")
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
 pytestmark = pytest.mark.browser
 
@@ -70,12 +70,11 @@ def adding(tmp_path: Path, camera: OnvifCamera) -> Iterator[Adding]:
 
 
 @pytest.fixture(params=[(1440, 900, "dark"), (390, 844, "light")], ids=["desk", "phone"])
-def page(request: pytest.FixtureRequest, browser: Browser, adding: Adding) -> Iterator[Page]:
+def page(request: pytest.FixtureRequest, adding: Adding) -> Iterator[Page]:
     width, height, scheme = request.param
-    context = browser.new_context(
-        viewport={"width": width, "height": height}, has_touch=width < 500, color_scheme=scheme
-    )
-    opened = context.new_page()
+    opened: Page = request.getfixturevalue("touched" if width < 500 else "window").new_page()
+    opened.set_viewport_size({"width": width, "height": height})
+    opened.emulate_media(color_scheme=scheme)
     faults: list[str] = []
     opened.on("pageerror", lambda error: faults.append(str(error)))
     refused = "the server responded with a status of 4"  # the tests' own doing
@@ -85,7 +84,6 @@ def page(request: pytest.FixtureRequest, browser: Browser, adding: Adding) -> It
     yield opened
     assert faults == []
     assert opened.evaluate("document.documentElement.scrollWidth") <= width
-    context.close()
 
 
 def test_a_camera_turns_while_a_button_or_key_is_held(page: Page, adding: Adding, camera: OnvifCamera) -> None:

@@ -47,6 +47,7 @@ from tests.support.render_family import Once
 from tests.support.sample_rows import sample_verdict
 
 ROOT = Path(__file__).parents[2]
+USUAL = ExportOptions(format="coco", to=ROOT).per_alert
 
 
 @pytest.fixture(scope="module")
@@ -75,9 +76,9 @@ def life(lived: Path, tmp_path: Path, eye: ObjectDetector) -> Iterator[Life]:
 
 
 def export(life: Life, to: Path, **asked: Any) -> ExportReport:
-    settings = export_settings(
-        ExportOptions(format=asked.pop("format", "coco"), to=to, **asked), life.config.for_decisions()
-    )
+    """Two pictures an alert, where it does not matter how many there are."""
+    options = ExportOptions(**{"format": "coco", "to": to, "per_alert": 2, **asked})
+    settings = export_settings(options, life.config.for_decisions())
     return Exporter(life.config.storage, settings, to).run()
 
 
@@ -93,7 +94,7 @@ def coco(folder: Path, split: str) -> Any:
 
 def test_coco_as_pycocotools_reads_it(life: Life, tmp_path: Path) -> None:
     to = tmp_path / "data-coco"
-    report = export(life, to)
+    report = export(life, to, per_alert=USUAL)
     assert report.alerts == {"right": 3, "false alarm": 1}
     assert report.left_out == {"not reviewed": 1}
     numbers = {"images": 0, "boxes": 0, "backgrounds": 0}
@@ -128,7 +129,7 @@ def test_coco_as_pycocotools_reads_it(life: Life, tmp_path: Path) -> None:
 def test_boxes_stand_where_people_truly_are(life: Life, tmp_path: Path) -> None:
     """The film is rendered, so it is known where everybody is: the labels are the detector's, and mostly right."""
     to = tmp_path / "data-coco"
-    export(life, to, split=1.0)
+    export(life, to, split=1.0, per_alert=USUAL)
     read = coco(to, "train")
     truth: dict[int, list[tuple[float, ...]]] = {}
     for line in (ROOT / "fixtures" / "clips" / "gate.gt.txt").read_text().splitlines():
@@ -354,7 +355,7 @@ main(sys.argv[1:])
 
 def test_a_kill_in_the_middle_costs_one_alert(life: Life, tmp_path: Path) -> None:
     to = tmp_path / "data"
-    words = ["export", "--config", site_file(life, tmp_path), "--format", "coco", "--to", str(to)]
+    words = ["export", "--config", site_file(life, tmp_path), "--format", "coco", "--to", str(to), "--per-alert", "2"]
     done = subprocess.run([sys.executable, "-c", KILLED, *words], cwd=ROOT, check=False)
     assert done.returncode == -signal.SIGKILL
     assert json.loads((to / "export.json").read_text())["complete"] is False
@@ -372,13 +373,13 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_full_disk_is_reported_leaves_whole_files_and_is_continued(life: Life, small_disk: Path) -> None:
     to = small_disk / "data"
     with pytest.raises(DiskWriteError, match="make room and run the same command again"):
-        export(life, to)
+        export(life, to, per_alert=USUAL)
     pictures = list(to.rglob("*.jpg"))
     assert pictures
     assert all(cv2.imread(str(path)) is not None for path in pictures)
     assert list(to.rglob("*.part")) == []
     subprocess.run(["mount", "-o", "remount,size=8m", str(small_disk)], check=True)
-    assert export(life, to).alerts == {"right": 3, "false alarm": 1}
+    assert export(life, to, per_alert=USUAL).alerts == {"right": 3, "false alarm": 1}
 
 
 def test_the_recording_s_disk_is_not_filled_up(life: Life, tmp_path: Path) -> None:

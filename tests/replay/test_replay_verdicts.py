@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -57,10 +58,16 @@ def record(clip: Path, cassette: Path, *script: str | None, config: SiteConfig |
         recorder.close()
 
 
+@pytest.fixture(scope="module")
+def recorded_once(clip: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("cassette") / "c.jsonl"
+    record(clip, path, "confirmed", "rejected")
+    return path
+
+
 @pytest.fixture
-def cassette(clip: Path, tmp_path: Path) -> Path:
-    record(clip, tmp_path / "c.jsonl", "confirmed", "rejected")
-    return tmp_path / "c.jsonl"
+def cassette(recorded_once: Path, tmp_path: Path) -> Path:
+    return shutil.copy(recorded_once, tmp_path / "c.jsonl")
 
 
 def lines(log: bytes, kind: str) -> list[dict[str, Any]]:

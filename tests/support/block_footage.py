@@ -54,7 +54,8 @@ class BrightBlock:
         return [self._look(image) for image in images]
 
     def _look(self, image: NDArray[np.uint8]) -> Detections:
-        ys, xs = np.nonzero(image[:, :, 1] > 150)
+        bright = image[:, :, 1] > 150
+        ys, xs = (np.flatnonzero(bright.any(axis=axis)) for axis in (1, 0))
         if len(xs) == 0:
             return Detections.empty()
         height, width = image.shape[:2]

@@ -14,6 +14,8 @@ PATIENCE = 4.0
 FAIL_S = 60.0  # by then a wait has failed on a machine that does the tests alone, unless it asks for more
 RUN_LOAD = 2.0  # tasks a core of `make test`, which starts two processes a core
 ANSWER_S = 20.0 * PATIENCE  # of an HTTP client, whose own limit is five seconds
+PAUSES = 4.0  # times what a look took: to ask a process over HTTP a hundred times a second keeps a core busy
+PAUSE_S_MAX = 0.5
 
 
 def until(
@@ -26,16 +28,20 @@ def until(
     """Return once `condition()` is true, or fail after `seconds`, times PATIENCE, but after FAIL_S at most.
 
     Beside other work, which the load average tells, FAIL_S grows with it. what: was to happen, or finds out what is so
-    instead.
+    instead. every_s: the pause between two looks, at least; see PAUSES.
     """
     crowd = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1) / RUN_LOAD)
     given_s = min(seconds * PATIENCE, max(seconds, FAIL_S * crowd))
     deadline = time.monotonic() + given_s
-    while not condition():
-        if time.monotonic() >= deadline:
+    while True:
+        began = time.monotonic()
+        if condition():
+            return
+        looked = time.monotonic()
+        if looked >= deadline:
             reported = what() if callable(what) else what
             raise AssertionError(f"it did not happen within {given_s:.0f} s: {reported or condition}")
-        threading.Event().wait(every_s)
+        threading.Event().wait(max(every_s, min(PAUSES * (looked - began), PAUSE_S_MAX)))
 
 
 class Gate:

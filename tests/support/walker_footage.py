@@ -87,8 +87,9 @@ class WalkerDetector:
         return [self._look(image[:, :, 1]) for image in images]
 
     def _look(self, grey: NDArray[np.uint8]) -> Detections:
-        ys, xs = np.nonzero(grey > 190)
-        if len(xs) < 50:
+        bright = grey > 190
+        ys, xs = (np.flatnonzero(bright.any(axis=axis)) for axis in (1, 0))
+        if np.count_nonzero(bright) < 50:
             return Detections.empty()
         height, width = grey.shape
         box = [xs.min() / width, ys.min() / height, (xs.max() + 1) / width, (ys.max() + 1) / height]
