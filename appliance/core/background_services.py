@@ -1,4 +1,4 @@
-"""The services that work on what is stored, made for one state of the site file, and what others need of them."""
+"""Builds the services that work on stored data, for one state of the site file."""
 
 from __future__ import annotations
 

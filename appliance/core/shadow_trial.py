@@ -1,4 +1,4 @@
-"""A second network examines some of the very frames that the network in force examines, and decides nothing.
+"""Lets a second network examine frames that the network in force has examined; the second one decides nothing.
 
 Which: a bundle that was named for it (`vedette models shadow`, the page Models), compared with what is in force; or,
 while a bundle is on probation, the network before it, which says what a blind one does not see. The second network is

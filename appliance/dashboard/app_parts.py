@@ -1,4 +1,4 @@
-"""The parts that the dashboard's handlers depend on: those that stay, and those made anew with the settings."""
+"""Holds the parts that the dashboard's handlers depend on: lasting ones, and those made anew with the settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The probes into the core that the dashboard runs in, and what most handlers depend on."""
+"""Defines what most handlers of the dashboard depend on, and their access to the core in the same process."""
 
 from __future__ import annotations
 
