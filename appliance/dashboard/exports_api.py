@@ -30,9 +30,8 @@ from appliance.store.database import Database
 from appliance.store.exports import LINK_HOURS_MAX, ExportRow, ExportState, Hide
 from appliance.store.users import AccessLog
 from appliance.web.auth import TemplatesPart, address_of
-from appliance.web.dependencies import provided
 from appliance.web.problems import Problem, refused_as
-from appliance.web.route_list import RouteList
+from appliance.web.routes import RouteList, provided
 from appliance.web.visitor import visitor
 
 WHY_LENGTH_MAX = 300  # characters: a file number and a sentence

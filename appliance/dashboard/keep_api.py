@@ -21,7 +21,7 @@ from appliance.keep.scenario_store import NOTE_LENGTH_MAX, StoredScenario
 from appliance.media.atomic_file import DiskWriteError
 from appliance.store.rows import AlertDetail
 from appliance.web.problems import refused_as
-from appliance.web.route_list import RouteList
+from appliance.web.routes import RouteList
 
 logger = logging.getLogger(__name__)
 router = RouteList(prefix=API, tags=["scenarios"])
