@@ -1,4 +1,4 @@
-"""The installed bundles, and which of them is in force for which camera.
+"""Stores the installed bundles, and which of them is in force for which camera.
 
     ROOT/                          `bundles` in the folder of models ($VEDETTE_MODELS, else the user's)
       NAME/VERSION/manifest.json   an installed bundle with its files; the folder appears whole, by a rename

@@ -1,4 +1,4 @@
-"""Another network takes the place of the one in force while cameras go on.
+"""Puts another network in the place of the one in force while cameras continue.
 
 The choice of networks stands in the site file and in the pointers of the bundles, which the dashboard, `vedette
 models` and a proof change. This service looks at both each second. When they name other networks it

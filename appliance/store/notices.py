@@ -1,6 +1,6 @@
-"""Notices: the targets to be notified of each alert, and the state of each message.
+"""Stores notices: which targets are notified of each alert, and the state of each message.
 
-They are written with the alert, so that a kill forgets none.
+A notice is written in the transaction of its alert, so that a kill loses none.
 """
 
 from __future__ import annotations

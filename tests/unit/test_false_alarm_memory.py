@@ -9,7 +9,7 @@ from fastapi.testclient import TestClient
 from appliance.base.clock import ManualClock
 from appliance.config import CameraConfig
 from appliance.dashboard.app import create_app
-from appliance.settings.false_alarm_memory import RuleProposal, propose
+from appliance.dashboard.false_alarms_api import RuleProposal, propose
 from appliance.store.review_writes import ReviewedBox
 from appliance.types import Box, Event
 from tests.support.dashboard_site import Site, config_of
