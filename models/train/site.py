@@ -1,4 +1,4 @@
-"""A site that lives through clips: recorded, examined, alerted by the appliance's own parts, and reviewed by the truth.
+"""Plays clips to the appliance's own parts, which record, examine and raise alerts; reviews the alerts by the truth.
 
 What is left is the storage folder of `vedette run`, so that `vedette export` and `vedette models prove` work on it. No
 time is waited for: the clock is moved along the clips. The truth of a clip are MOTChallenge rows beside it.
