@@ -50,7 +50,7 @@ test-all: setup browser mosquitto promtool  ## run everything that this machine 
 
 test-train: setup ## the tests of the training, which need PyTorch (gigabytes where CUDA comes with it)
 	$(BIN)/python -m pip install --quiet --editable '.[train]'
-	$(BIN)/python -m pytest -m 'slow or not slow' tests/unit/test_train_network.py
+	$(BIN)/python -m pytest -m 'slow or not slow' tests/unit/test_train_network.py tests/unit/test_train_remote.py tests/unit/test_train_finetune.py
 
 browser:         ## bring Chromium and Firefox for the browser tests, by the distribution's packages (needs root; tests skip without)
 	@deploy/get-browsers.sh

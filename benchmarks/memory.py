@@ -41,7 +41,7 @@ from appliance.base import machine
 from appliance.base.child_modules import SHADOW_FUNCTIONS
 from appliance.bundle.bundle_store import BundleStore
 from appliance.bundle.rollout import begin_shadow
-from appliance.canary.live_evidence import file_of
+from appliance.canary.proof_store import file_of
 from appliance.detect.bundle_maker import describe_network, install_files
 from appliance.store.paths import PROOFS
 from tests.servers.nats import NatsServer, find_nats_servers

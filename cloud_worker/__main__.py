@@ -13,7 +13,7 @@ from appliance.base.clock import SystemClock
 from appliance.base.command_end import CommandParser, named_path, report, run_to_end, whole_number_between
 from appliance.base.errors import ConfigError, UsageError, VedetteError
 from appliance.base.telemetry import configure_logging
-from cloud_worker import commands, config, local_judge
+from cloud_worker import commands, config
 from cloud_worker.commands import Findings
 from cloud_worker.dead_letter_store import LIST_MAX, DeadLetter
 
@@ -81,7 +81,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     as_json = getattr(options, "json", False)
     try:
         if options.command == "judge":
-            asyncio.run(local_judge.serve(sys.stdin.buffer, sys.stdout.buffer, SystemClock()))
+            asyncio.run(commands.judge_lines(sys.stdin.buffer, sys.stdout.buffer, SystemClock()))
             return 0
         settings = config.load(options.config)
         return _do(options, settings)

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from nats.js import JetStreamContext
+from pydantic import TypeAdapter, ValidationError
 
 from appliance.base.clock import Clock
-from appliance.base.errors import EngineError, MissingDependency, UplinkError, UsageError
+from appliance.base.errors import EngineError, EngineUnavailable, MissingDependency, UplinkError, UsageError
+from appliance.base.json_lines import first_problem
 from appliance.base.library_identifiers import remove_identifiers
 from appliance.broker import NatsLink, end_tasks
 from appliance.detect import detector
 from appliance.detect.detector import UpscalingDetector
+from appliance.wire import Escalation, traceparent_after, traceparent_of
 from cloud_worker import dead_letter_store, stream_setup
 from cloud_worker.config import EngineConfig, RedetectEngine, WorkerConfig
 from cloud_worker.dead_letter_store import DeadLetter
@@ -30,10 +35,13 @@ from cloud_worker.escalation_handler import ArchivePort, NullArchive
 from cloud_worker.images import SandboxDecoder
 from cloud_worker.judge import Engine as EnginePort
 from cloud_worker.judge import Judge
+from cloud_worker.media_fetch import read
 from cloud_worker.metrics import WorkerMetrics
 from cloud_worker.worker import Worker
 
 CHECK_S_MAX = 15.0  # to connect, for the commands that a person waits for
+LOCAL_NAME = "appliance"  # of a worker that an appliance starts
+LOCAL_NICE = 10  # cameras come first
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,3 +221,55 @@ async def _broker(settings: WorkerConfig, clock: Clock) -> AsyncIterator[JetStre
         yield waiting.result().jetstream()
     finally:
         await end_tasks(keeper, waiting)
+
+
+async def judge_lines(lines: BinaryIO, answers: BinaryIO, clock: Clock) -> None:
+    """Judge without a broker until `lines` ends: escalations come as JSON lines, and their verdicts go back.
+
+    The first line is the section `engine` of a worker file. Each further one is
+    `{"escalation": {...}, "paths": {...}}`, with the files of the evidence by the ids of their references. The next
+    line comes when this one is answered, with
+    `{"verdict": {...}}` or `{"error": "...", "away": true}`. Standard input that ends means: stop at once.
+
+    Raise UsageError for an engine that is wrong, ModelError, MissingDependency.
+    """
+    os.nice(LOCAL_NICE)
+    engine = build_engine(_engine(await asyncio.to_thread(lines.readline)), clock)
+    decoder = SandboxDecoder()
+    judge = Judge(engine, LOCAL_NAME, clock, decoder)
+    coming = asyncio.create_task(asyncio.to_thread(lines.readline))
+    try:
+        while line := await coming:
+            coming = asyncio.create_task(asyncio.to_thread(lines.readline))
+            work = asyncio.create_task(_answer(judge, line))
+            await asyncio.wait({work, coming}, return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():  # nothing is sent while one is judged: the appliance has gone, or wants no answer
+                work.cancel()
+                return
+            answers.write(json.dumps(work.result()).encode() + b"\n")
+            answers.flush()
+    finally:
+        await engine.close()
+        decoder.close()
+
+
+def _engine(line: bytes) -> EngineConfig:
+    try:
+        found: EngineConfig = TypeAdapter(EngineConfig).validate_json(line)
+    except ValidationError as error:
+        raise UsageError(f"the first line of standard input must be an engine: {first_problem(error)}") from None
+    return found
+
+
+async def _answer(judge: Judge, line: bytes) -> dict[str, Any]:
+    try:
+        asked = json.loads(line)
+        escalation = Escalation.model_validate(asked["escalation"])
+        case = await judge.fetch_case(partial(read, asked["paths"]), escalation)
+        trace = traceparent_after(traceparent_of(escalation), LOCAL_NAME)
+        verdict = await judge.verdict(replace(case, traceparent=trace))
+    except EngineError as error:
+        return {"error": str(error), "away": isinstance(error, EngineUnavailable)}
+    except (ValueError, KeyError, TypeError) as error:
+        return {"error": f"the line was not understood ({type(error).__name__})", "away": False}
+    return {"verdict": verdict.model_dump(mode="json")}

@@ -9,7 +9,7 @@ In doubt two alerts stay two incidents. An alert that opens on a camera belongs 
 - these are all the tracks of their alerts, so that nobody in them went elsewhere, and the alerts are of one incident;
 - no more tracks appeared beyond those zones than left through them.
 
-Appearance is not compared. A track is handed on once.
+Appearance is not compared. A track that left continues in at most one other track.
 """
 
 from __future__ import annotations

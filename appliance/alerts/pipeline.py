@@ -1,4 +1,4 @@
-"""The decisions of one camera: the rules engine, then the alert policy. Pure: the same boxes give the same alerts."""
+"""Runs the decisions of one camera: rules engine, then alert policy. Pure: the same boxes give the same alerts."""
 
 from __future__ import annotations
 

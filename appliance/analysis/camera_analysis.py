@@ -1,4 +1,4 @@
-"""One camera's analysis, from packet to `FrameBoxes`: live ingest and replay both use it.
+"""Analyses one camera, from packets to `FrameBoxes`; live ingest and replay both use it.
 
 The way of a frame, each step a method of `CameraAnalysis`:
 

@@ -1,4 +1,4 @@
-"""The detector's side of one camera session: what the detector is shown, the tracker, and what they hand back."""
+"""Tracks the objects of one camera session: shows frames to the detector and takes its results into the tracker."""
 
 from __future__ import annotations
 

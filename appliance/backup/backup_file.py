@@ -1,4 +1,4 @@
-"""A site file's text with *** where its secrets stood, and the same text with the secrets of another file put there."""
+"""Replaces the secrets in a site file's text by ***, and puts the secrets of another file in their place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The diagnostics bundle: one zip for who helps, without secrets and without images, bounded, made as it is sent."""
+"""Makes the diagnostics bundle: one zip for support, without secrets and images, bounded, made as it is sent."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A restore in two steps: a backup is checked wholly and laid ready beside what runs, and takes its place at the start.
+"""Restores a backup in two steps: checks it and stores it beside the present state; puts it in place at a start.
 
-A kill at any moment is made good by doing the second step again: each of its parts is a rename that was done or was
-not. It keeps aside the state before it.
+After a kill the second step runs again: each of its parts is a rename that was done or was not. The earlier state is
+kept.
 """
 
 from __future__ import annotations

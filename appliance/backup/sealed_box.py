@@ -1,4 +1,4 @@
-"""Secrets under a passphrase: AES-256-GCM with a key by scrypt.
+"""Encrypts the secrets of a backup under a passphrase: AES-256-GCM with a key by scrypt.
 
 Both are from the package cryptography, which takes 9 MB and is loaded with the first backup that has secrets.
 """

@@ -1,4 +1,4 @@
-"""The contract of `POST /api/v1/analyze`, which appliance and worker share: request, answer and the rate limit."""
+"""Defines what appliance and worker share of `POST /api/v1/analyze`: request, answer and the rate limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When to try again: exponential delays with jitter, and a circuit breaker that keeps calls from a failing service."""
+"""Computes when to try again: exponential delays with jitter, and a circuit breaker for a service that fails."""
 
 from __future__ import annotations
 

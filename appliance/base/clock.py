@@ -1,4 +1,4 @@
-"""The only module that reads a clock; all others are handed one. Also calendar days and budget periods."""
+"""Reads the clock; all other modules are given one. Also computes calendar days and budget periods."""
 
 from __future__ import annotations
 

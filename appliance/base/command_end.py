@@ -1,4 +1,4 @@
-"""How the commands `vedette` and `vedette-worker` report wrong use and faults, and their exit codes."""
+"""Ends the commands `vedette` and `vedette-worker`: reports wrong use and faults, and sets the exit code."""
 
 from __future__ import annotations
 

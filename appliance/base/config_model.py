@@ -1,4 +1,4 @@
-"""The base of every part of a configuration, apart from how files are read, so that who is handed one loads no YAML."""
+"""Defines the base class of all parts of a configuration, without a YAML library."""
 
 from __future__ import annotations
 

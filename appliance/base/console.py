@@ -1,4 +1,4 @@
-"""The console that commands print their tables to, as wide as the terminal, in a pipe as the text; their progress."""
+"""Prints the tables and the progress of commands: as wide as the terminal, and in full width into a pipe."""
 
 from __future__ import annotations
 

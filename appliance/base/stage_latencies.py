@@ -1,4 +1,4 @@
-"""How long each stage takes from the camera to the person who is told: one set of histograms for every process."""
+"""Measures how long each stage takes from the camera to the notified person: the same histograms in every process."""
 
 from __future__ import annotations
 

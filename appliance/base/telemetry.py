@@ -1,4 +1,4 @@
-"""Logging: text or JSON lines on stderr, repeated lines counted, secrets of URLs redacted, one message one line.
+"""Writes the log: text or JSON lines on stderr, repeated lines counted, secrets of URLs removed, one line a message.
 
 The last lines are kept in memory, too, for the page System.
 """

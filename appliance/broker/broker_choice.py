@@ -1,4 +1,4 @@
-"""Which of several brokers is connected to: in order, another region when one is away, and back when it has lasted.
+"""Chooses one of several brokers: another region when one is away, and back when it has been up for long enough.
 
 The servers of one region are a cluster: they share their streams, and whichever answers is right. A region is left when
 it was away, or refused, for `failover_s`, and is returned to when it has answered without a gap for `failback_s`. When

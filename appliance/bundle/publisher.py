@@ -1,4 +1,4 @@
-"""The publisher's side: keys, a signed repository in a folder, and a registry that is filled from it.
+"""Publishes bundles: makes keys, signs a repository in a folder, and fills a registry from it.
 
 The keys are Ed25519, one PEM file each in a folder of the publisher's: three of `root`, two of which sign (they belong
 off this machine when nothing is signed with them), and one each of `targets`, `snapshot` and `timestamp`.

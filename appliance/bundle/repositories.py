@@ -1,4 +1,4 @@
-"""Where bundles are had: a folder, a web server, a bucket of S3, or an OCI registry; all read from any offset.
+"""Reads bundles from a folder, a web server, an S3 bucket or an OCI registry, from any offset.
 
     metadata/…                            what TUF signs (trust.py)
     targets/NAME/VERSION/manifest.json    the signed manifest of a bundle

@@ -1,1 +1,1 @@
-"""Proof before trust: whether a candidate network is better or worse than the one in force."""
+"""Compares a candidate (network or settings) with what is in force: better, worse, or not enough proof."""

@@ -1,4 +1,4 @@
-"""Changed settings, and prompts or models of verdicts, that wait to be tried at night.
+"""Stores candidates that wait to be tried at night: changed settings, and prompts or models of verdicts.
 
 A candidate is a file in the storage folder. It waits until it is called better or worse, or is taken out.
 """

@@ -15,10 +15,12 @@ from pydantic import TypeAdapter, ValidationError
 
 from appliance.base.detector_config import DetectorConfig
 from appliance.base.errors import DetectorError, ModelError, SourceError
-from appliance.canary.cost_comparison import COST_PAIRS, COST_TASK, CostTask
 from appliance.canary.frame_survey import (
+    COST_PAIRS,
+    COST_TASK,
     SURVEY,
     SURVEY_TASK,
+    CostTask,
     FootageFile,
     Survey,
     SurveyTask,

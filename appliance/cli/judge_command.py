@@ -1,4 +1,4 @@
-"""`vedette judge`: which vision-language model fits this machine, what an answer costs; starts its server.
+"""`vedette judge`: says which vision-language model fits this machine and what an answer costs; starts its server.
 
 Figures of models are those that their repositories show; speed is arithmetic and unmeasured: a network is read by
 memory bandwidth and cores, so tokens a second fall with its size. Costs are those of docs/costs.md.

@@ -1,4 +1,4 @@
-"""How the appliance does now: sensors, energy, load shedding, broker link and warnings, for services and pages."""
+"""Reads the state of the appliance for services and pages: sensors, energy, load shedding, broker link, warnings."""
 
 from __future__ import annotations
 

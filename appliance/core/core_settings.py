@@ -1,4 +1,4 @@
-"""The parts by which the core decides and the stores that it writes to, made from one state of the site file."""
+"""Builds the parts with which the core decides, and the stores that it writes to, for one state of the site file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A second network examines some of the very frames that the network in force examines, and decides nothing.
+"""Lets a second network examine frames that the network in force has examined; the second one decides nothing.
 
 Which: a bundle that was named for it (`vedette models shadow`, the page Models), compared with what is in force; or,
 while a bundle is on probation, the network before it, which says what a blind one does not see. The second network is
@@ -7,7 +7,7 @@ nobody trusts must not end the detection of all cameras, and 50 MB more is the p
 hands it over in memory, the child examines it; so nothing waits, and what is not asked for costs nothing.
 
 It is the first that gives way: the child ends when the appliance is hot, throttled, loaded or short of memory, and
-begins again later. What was found is on disk (`canary.live_evidence`), so a restart loses nothing.
+begins again later. What was found is on disk (`canary.proof_store`), so a restart loses nothing.
 """
 
 from __future__ import annotations
@@ -30,9 +30,8 @@ from appliance.bundle.bundle_store import BundleStore
 from appliance.bundle.manifest import BundleRef
 from appliance.bundle.rollout import end_shadow, shadow_of
 from appliance.canary.judge import RunCosts
-from appliance.canary.live_evidence import LiveEvidence, LiveFrame, file_of
 from appliance.canary.paired_frames import FoundObject, SurveyedFrame, common_score, kind_of, rounded_box
-from appliance.canary.proof_store import ProofStore, apply_outcome
+from appliance.canary.proof_store import LiveEvidence, LiveFrame, ProofStore, apply_outcome, file_of
 from appliance.canary.shadow_cost import EVERY_S, MEMORY_LEFT_BYTES, bundle_bytes, needed_bytes, shortage
 from appliance.config import IngestConfig
 from appliance.core.ingest_supervisor import IngestSupervisor

@@ -13,7 +13,7 @@ from appliance.dashboard.exports_api import Log
 from appliance.dashboard.savings_history_api import csv_file
 from appliance.dashboard.schemas import API, ApiModel
 from appliance.store.users import LOG_ROWS_MAX, AccessLog, AccessQuery
-from appliance.web.route_list import RouteList
+from appliance.web.routes import RouteList
 
 router = RouteList(prefix=API, tags=["users"])
 

@@ -1,4 +1,4 @@
-"""The access rights of all routes in one table, and the one place that checks each request against it."""
+"""Defines the access rights of all routes in one table, and checks each request against it in one place."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from appliance.store.health_events import HealthEventStore
 from appliance.store.users import AccessLog
 from appliance.types.accounts import Role
 from appliance.web.auth import Access, address_of
-from appliance.web.dependencies import part_of
 from appliance.web.problems import Problem
+from appliance.web.routes import part_of
 from appliance.web.visitor import visitor
 
 logger = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from appliance.dashboard.users_api import SessionItem, refusals, sessions_of
 from appliance.types.accounts import Role, UserRow
 from appliance.web.auth import Access, AccessPart, TemplatesPart, too_many_tries
 from appliance.web.problems import Problem
-from appliance.web.route_list import RouteList
+from appliance.web.routes import RouteList
 from appliance.web.totp import new_recovery_codes, new_secret, qr_code, step_of
 from appliance.web.visitor import visitor
 

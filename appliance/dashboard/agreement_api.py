@@ -12,8 +12,7 @@ from appliance.health.drift import FALL, HOURS, DriftReport, DriftScope, Fall
 from appliance.router.calibration import error_bound, recall_low
 from appliance.store.agreement import AnsweredAlert
 from appliance.store.alerts import AlertStore
-from appliance.web.dependencies import provided
-from appliance.web.route_list import RouteList
+from appliance.web.routes import RouteList, provided
 
 GROUPS_MAX = 64  # of each kind, those with most answers
 SHOWN_MAX = 12  # alerts of a fall, the newest

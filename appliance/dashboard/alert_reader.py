@@ -25,8 +25,8 @@ from appliance.store.notices import NoticeRow, NoticeState, NoticeStore
 from appliance.store.paths import EVIDENCE, inside
 from appliance.store.rows import AlertDetail, AlertRow, EvidenceRow, Standing
 from appliance.types import Severity
-from appliance.web.dependencies import provided
 from appliance.web.problems import Problem
+from appliance.web.routes import provided
 from appliance.web.visitor import visitor
 
 COUNT_REST = 20.0  # a count is read again after this many times the time that it took: at most 5 % of a core

@@ -42,8 +42,7 @@ from appliance.store.health_events import HealthEventRow
 from appliance.store.rows import AlertDetail, AlertRow, DecisionRow, EscalationRow, EvidenceRow
 from appliance.types import HEALTH_TITLES, Event
 from appliance.web.auth import TemplatesPart
-from appliance.web.dependencies import provided
-from appliance.web.route_list import RouteList
+from appliance.web.routes import RouteList, provided
 from appliance.web.templating import percent, score
 from appliance.web.texts import tell
 from appliance.web.visitor import visitor

@@ -39,9 +39,8 @@ from appliance.store.alerts import AlertStore
 from appliance.store.rows import AlertDetail
 from appliance.store.verdict_stats import DailyJudgeWork
 from appliance.types import Box, RecheckResult
-from appliance.web.dependencies import provided
 from appliance.web.problems import Problem, sentence
-from appliance.web.route_list import RouteList
+from appliance.web.routes import RouteList, provided
 from appliance.web.visitor import VisitorSlots, visitor, visitor_keys
 from appliance.wire import BY_APPLIANCE
 

@@ -1,4 +1,4 @@
-"""The parts that the dashboard's handlers depend on: those that stay, and those made anew with the settings."""
+"""Holds the parts that the dashboard's handlers depend on: lasting ones, and those made anew with the settings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from appliance.config import DashboardSections
 from appliance.dashboard.access_rights import CameraOf, ViewLog, may
 from appliance.dashboard.agreement_api import AgreementReader
 from appliance.dashboard.alert_reader import AlertCountCache, AlertReader
-from appliance.dashboard.alert_reviewer import AlertReviewer
+from appliance.dashboard.alerts_api import AlertReviewer
 from appliance.dashboard.alerts_page import AlertPageView
 from appliance.dashboard.analyze_api import AnalyzeCallers, AnalyzeSettings, ImageAnalyzer
 from appliance.dashboard.backup_api import SiteBackups
@@ -70,8 +70,8 @@ from appliance.store.users import AccessLog, SecondFactorStore, SessionStore, Us
 from appliance.store.verdict_stats import JudgeWorkCache
 from appliance.web.account_tables import AccountTables
 from appliance.web.auth import Access
-from appliance.web.dependencies import provide
 from appliance.web.proxy_headers import FORWARDED
+from appliance.web.routes import provide
 from appliance.web.templating import Navigation, Templates
 from appliance.web.texts import N_
 

@@ -12,9 +12,8 @@ from appliance.base.errors import PreconditionError
 from appliance.dashboard.schemas import API, ApiModel
 from appliance.rules.arming import PAUSE_S_MAX, Arming
 from appliance.store.arming import ArmingRow
-from appliance.web.dependencies import provided
 from appliance.web.problems import Problem, refused_as
-from appliance.web.route_list import RouteList
+from appliance.web.routes import RouteList, provided
 from appliance.web.visitor import visitor
 
 router = RouteList(prefix=API, tags=["arming"])

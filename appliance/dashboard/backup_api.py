@@ -27,9 +27,8 @@ from appliance.dashboard.settings_api import SettingsPart
 from appliance.dashboard.users_api import refuse_token
 from appliance.media.atomic_file import DiskWriteError
 from appliance.web.auth import AccessPart
-from appliance.web.dependencies import provided
 from appliance.web.problems import Problem, refused_as
-from appliance.web.route_list import RouteList
+from appliance.web.routes import RouteList, provided
 from appliance.web.visitor import visitor
 
 BACKUPS = "backups"

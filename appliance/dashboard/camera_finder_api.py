@@ -18,9 +18,8 @@ from appliance.detect.model_files import AUTO_MODEL, model_bundles, named_model
 from appliance.onvif.camera_client import OnvifCamera, StreamProfile, choose_streams, clock_advice, inspect_camera
 from appliance.onvif.discovery import FoundCamera, discover_cameras, host_of
 from appliance.onvif.soap_client import OnvifAddress, is_same_host
-from appliance.web.dependencies import provided
 from appliance.web.problems import Problem
-from appliance.web.route_list import RouteList
+from appliance.web.routes import RouteList, provided
 
 _Result = TypeVar("_Result")
 SIDE_USUAL = 640  # pixels, of a network that says nothing of its size

@@ -22,9 +22,8 @@ from appliance.dashboard.schemas import API, ApiModel
 from appliance.dashboard.settings_api import Settings, SettingsPart
 from appliance.ingest.probe_process import CameraReport, ProbeFailed, probe_camera
 from appliance.onvif.camera_client import clock_advice, clock_ahead_s
-from appliance.web.dependencies import provided
 from appliance.web.problems import Problem
-from appliance.web.route_list import RouteList
+from appliance.web.routes import RouteList, provided
 
 IMAGES_MAX = 4  # of tried cameras, 0.5 MB each, until the person saves
 CLOCK_S_MAX = 1.5  # for a camera's time: one that speaks ONVIF says it at once

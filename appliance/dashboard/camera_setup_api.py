@@ -16,9 +16,8 @@ from appliance.dashboard.schemas import API, ApiModel, RequestModel
 from appliance.dashboard.settings_api import Settings, SettingsReport, settings_problems, user_of
 from appliance.settings.yaml_edit import REMOVED, SiteChange
 from appliance.store.retention import delete_camera
-from appliance.web.dependencies import provided
 from appliance.web.problems import Problem
-from appliance.web.route_list import RouteList
+from appliance.web.routes import RouteList, provided
 
 router = RouteList(prefix=f"{API}/setup", tags=["setup"])
 Recording = Literal["continuous", "pre_roll", "none"]

@@ -22,9 +22,8 @@ from appliance.store.cameras import CameraRow, CameraStore
 from appliance.store.meter import Meter, Metric, MetricName
 from appliance.store.segments import SegmentStore
 from appliance.types import DROP_REASONS, PAUSED, CameraStateName, DecodeState, DropReason, SegmentRow
-from appliance.web.dependencies import provided
 from appliance.web.problems import Problem
-from appliance.web.route_list import RouteList
+from appliance.web.routes import RouteList, provided
 from appliance.web.templating import span
 from appliance.web.texts import gettext as _
 from appliance.web.texts import ngettext

@@ -34,9 +34,8 @@ from appliance.dashboard.settings_forms import fields_of, forms, zone_fields
 from appliance.dashboard.trials_api import TrialId, Trials, page_of
 from appliance.types import HEALTH_TITLES, Review
 from appliance.web.auth import TemplatesPart
-from appliance.web.dependencies import provided
 from appliance.web.problems import Problem
-from appliance.web.route_list import RouteList
+from appliance.web.routes import RouteList, provided
 from appliance.web.texts import gettext as _
 from appliance.web.texts import ngettext
 from appliance.web.visitor import visitor

@@ -12,8 +12,7 @@ from appliance.router.calibration import GroupFit, error_bound
 from appliance.store.database import Database
 from appliance.store.decisions import DecisionStore, TierCounts
 from appliance.store.silent_frames import SilentFrameStore
-from appliance.web.dependencies import provided
-from appliance.web.route_list import RouteList
+from appliance.web.routes import RouteList, provided
 
 CASCADE_DAYS = 30  # a month, as bills are
 GROUPS_MAX = 64  # cameras and labels with most answers

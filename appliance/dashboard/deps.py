@@ -1,4 +1,4 @@
-"""The probes into the core that the dashboard runs in, and what most handlers depend on."""
+"""Defines what most handlers of the dashboard depend on, and their access to the core in the same process."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from appliance.health.load_shedding import LoadShedding
 from appliance.media.recording_reader import READ_DIRECTLY, RecordingReader
 from appliance.mqtt.publisher import MqttStatus
 from appliance.notify.delivery import TargetStatus
-from appliance.notify.push_means import PushMeans
 from appliance.notify.snooze_links import SnoozeLinks
+from appliance.notify.web_push import PushMeans
 from appliance.router.calibration import Calibration
 from appliance.router.escalation_planner import ApiEscalation, RequestAnswer
 from appliance.rules.arming import Arming
@@ -31,7 +31,7 @@ from appliance.store.meter import Meter
 from appliance.types import FrameBoxes, HealthKind, RecheckResult
 from appliance.uplink.pool_monitor import PoolState
 from appliance.web.auth import TemplatesPart
-from appliance.web.dependencies import provided
+from appliance.web.routes import provided
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,9 +20,8 @@ from appliance.dashboard.recordings_api import Cuts, Frames, RenditionsPart
 from appliance.dashboard.schemas import API, ApiModel, RequestModel
 from appliance.keep.scenario_exporter import ScenarioExporter
 from appliance.store.erasure import ErasureReceipt, SpanEraser, UnreachedKind
-from appliance.web.dependencies import provided
 from appliance.web.problems import Problem
-from appliance.web.route_list import RouteList
+from appliance.web.routes import RouteList, provided
 from appliance.web.visitor import visitor
 
 router = RouteList(prefix=API, tags=["erasures"])

@@ -1,6 +1,6 @@
-"""`/api/v1/stream`: changed alerts, cameras and health events as server-sent events.
+"""Serves `/api/v1/stream`: changed alerts, cameras and health events as server-sent events.
 
-They come from one task that watches the change counter and one ring that every viewer reads.
+One task watches the change counter and fills one ring, which every viewer reads.
 """
 
 from __future__ import annotations

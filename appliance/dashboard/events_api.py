@@ -18,9 +18,8 @@ from appliance.store.alerts import AlertStore
 from appliance.store.cameras import CameraStore
 from appliance.store.health_events import HealthEventStore
 from appliance.web.auth import AccessPart
-from appliance.web.dependencies import provided
 from appliance.web.problems import Problem, sentence
-from appliance.web.route_list import RouteList
+from appliance.web.routes import RouteList, provided
 
 router = RouteList(prefix=API, tags=["stream"])
 

@@ -1,7 +1,7 @@
-"""`/api/v1/exports`: clips that may be handed over, and the link to one alert's clip that ends.
+"""Serves `/api/v1/exports`: clips that may be handed over, and a link to one alert's clip that expires.
 
-`POST /api/v1/alerts/{alert_id}/export` and `POST /api/v1/cameras/{name}/export` order one. `/shared/{token}` is what a
-link opens; nobody signs in for it.
+`POST /api/v1/alerts/{alert_id}/export` and `POST /api/v1/cameras/{name}/export` order one. `/shared/{token}` is the
+address of a link; nobody signs in for it.
 """
 
 from __future__ import annotations
@@ -30,9 +30,8 @@ from appliance.store.database import Database
 from appliance.store.exports import LINK_HOURS_MAX, ExportRow, ExportState, Hide
 from appliance.store.users import AccessLog
 from appliance.web.auth import TemplatesPart, address_of
-from appliance.web.dependencies import provided
 from appliance.web.problems import Problem, refused_as
-from appliance.web.route_list import RouteList
+from appliance.web.routes import RouteList, provided
 from appliance.web.visitor import visitor
 
 WHY_LENGTH_MAX = 300  # characters: a file number and a sentence

@@ -12,8 +12,7 @@ from appliance.dashboard.deps import CoreProbes
 from appliance.dashboard.schemas import API, ApiModel
 from appliance.store.health_events import HealthEventStore
 from appliance.store.meter import Meter
-from appliance.web.dependencies import provided
-from appliance.web.route_list import RouteList
+from appliance.web.routes import RouteList, provided
 from appliance.web.templating import percent
 
 FULL_LOAD = 0.9  # more than that in use is hardly any room

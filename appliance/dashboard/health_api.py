@@ -19,9 +19,8 @@ from appliance.notify.delivery import TargetStatus
 from appliance.store.cameras import CameraStore
 from appliance.store.health_events import HealthEventRow, HealthEventStore
 from appliance.types import HEALTH_TITLES, OF_NEIGHBOURS, HealthKind
-from appliance.web.dependencies import provided
 from appliance.web.problems import Problem
-from appliance.web.route_list import RouteList
+from appliance.web.routes import RouteList, provided
 from appliance.web.texts import N_
 from appliance.web.visitor import visitor
 

@@ -1,4 +1,4 @@
-"""`/api/v1/alerts/{id}/keep` and its panel: keep a reviewed alert as a scenario, and run that once."""
+"""Serves `/api/v1/alerts/{id}/keep` and its panel: keeps a reviewed alert as a scenario, and runs it once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from appliance.keep.scenario_store import NOTE_LENGTH_MAX, StoredScenario
 from appliance.media.atomic_file import DiskWriteError
 from appliance.store.rows import AlertDetail
 from appliance.web.problems import refused_as
-from appliance.web.route_list import RouteList
+from appliance.web.routes import RouteList
 
 logger = logging.getLogger(__name__)
 router = RouteList(prefix=API, tags=["scenarios"])

@@ -14,9 +14,8 @@ from appliance.dashboard.live_feed import LiveHub
 from appliance.dashboard.live_files import LiveChoice
 from appliance.dashboard.schemas import API
 from appliance.web.auth import AccessPart
-from appliance.web.dependencies import provided
 from appliance.web.problems import Problem, sentence
-from appliance.web.route_list import RouteList
+from appliance.web.routes import RouteList, provided
 from appliance.web.visitor import visitor
 
 CAMERAS_MAX = 64  # of one wall

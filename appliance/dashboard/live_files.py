@@ -1,4 +1,4 @@
-"""The files of a camera that are being written now: its recording, its detect stream, or what stands in for them."""
+"""Finds the files of a camera that are being written: its recording, its detect stream, or a substitute."""
 
 from __future__ import annotations
 

@@ -31,8 +31,7 @@ from appliance.store.meter import Meter, MeterTotal, Metric, MetricName
 from appliance.store.storage_report import StorageReportCache
 from appliance.store.verdict_stats import verdict_groups
 from appliance.types import AGE_EDGES_MS, HEALTH_KINDS, CameraStateName, DecodeState
-from appliance.web.dependencies import provided
-from appliance.web.route_list import RouteList
+from appliance.web.routes import RouteList, provided
 
 Samples = Iterable[tuple[tuple[str, ...], float]]
 """Label values and the value of each sample."""

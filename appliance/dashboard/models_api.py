@@ -35,9 +35,8 @@ from appliance.detect.model_files import (
 )  # fmt: skip
 from appliance.settings.yaml_edit import REMOVED, SiteChange
 from appliance.version import version
-from appliance.web.dependencies import provided
 from appliance.web.problems import Problem, refused_as
-from appliance.web.route_list import RouteList
+from appliance.web.routes import RouteList, provided
 
 if TYPE_CHECKING:
     from appliance.bundle.trust import TrustedRepository

@@ -10,7 +10,7 @@ from appliance.dashboard.settings_api import Settings
 from appliance.dashboard.snooze_api import offer_of
 from appliance.notify.snooze_links import SNOOZE_MINUTES
 from appliance.web.auth import TemplatesPart
-from appliance.web.route_list import RouteList
+from appliance.web.routes import RouteList
 
 router = RouteList(include_in_schema=False, default_response_class=HTMLResponse)
 

@@ -1,4 +1,4 @@
-"""The OpenAPI as it is served: what routes alone do not say (problems, media, who may ask), the same for all."""
+"""Makes the OpenAPI document: adds what routes alone do not say (problems, media, roles)."""
 
 from __future__ import annotations
 

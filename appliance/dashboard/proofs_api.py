@@ -23,9 +23,8 @@ from appliance.detect.model_files import bundle_store
 from appliance.detect.runtime_choice import with_remembered_runtime
 from appliance.store.archive import StorageArchive
 from appliance.store.users import AccessLog
-from appliance.web.dependencies import provided
 from appliance.web.problems import Problem, refused_as
-from appliance.web.route_list import RouteList
+from appliance.web.routes import RouteList, provided
 
 PIECE_FILES = 60  # segments that are tried in one step: with files of 4 s, four minutes
 

@@ -19,9 +19,8 @@ from appliance.onvif.camera_client import CameraClient, PtzPreset
 from appliance.onvif.soap_client import CALL_S_MAX, OnvifAddress, SoapClient
 from appliance.store.users import AccessLog
 from appliance.web.auth import address_of
-from appliance.web.dependencies import provided
 from appliance.web.problems import Problem
-from appliance.web.route_list import RouteList
+from appliance.web.routes import RouteList, provided
 from appliance.web.visitor import visitor
 
 logger = logging.getLogger(__name__)

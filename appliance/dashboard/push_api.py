@@ -21,7 +21,7 @@ from appliance.settings.yaml_edit import SiteChange
 from appliance.store.push_subscriptions import PushPreference, PushSubscription
 from appliance.types import HEALTH_TITLES, Severity
 from appliance.web.problems import Problem, refused_as
-from appliance.web.route_list import RouteList
+from appliance.web.routes import RouteList
 from appliance.web.visitor import visitor
 
 router = RouteList(prefix=API, tags=["notifications"])

@@ -31,9 +31,8 @@ from appliance.dashboard.timeline_api import T_MAX, From, To
 from appliance.media.atomic_file import DiskWriteError
 from appliance.media.recorded import even_size
 from appliance.sandbox.sandbox import SandboxError
-from appliance.web.dependencies import provided
 from appliance.web.problems import Problem, sentence
-from appliance.web.route_list import RouteList
+from appliance.web.routes import RouteList, provided
 
 SIDES = {"small": 320, "large": 960}  # pixels of a frame's longer side
 

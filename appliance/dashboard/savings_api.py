@@ -1,4 +1,4 @@
-"""`/api/v1/savings` and `/api/v1/costs`: bytes received against bytes sent, what it cost."""
+"""Serves `/api/v1/savings` and `/api/v1/costs`: bytes received against bytes sent, and what the site costs."""
 
 from __future__ import annotations
 
@@ -29,8 +29,7 @@ from appliance.store.cameras import CameraStore
 from appliance.store.database import Database
 from appliance.store.meter import HOUR_S, Meter, MeterTotal, Metric, MetricName, Since
 from appliance.store.verdict_stats import DailyJudgeWork, EngineWork, JudgeWorkCache
-from appliance.web.dependencies import provided
-from appliance.web.route_list import RouteList
+from appliance.web.routes import RouteList, provided
 
 HEADLINE_AFTER_S = 60.0  # of video; before, one escalation outweighs what came in, and a share would mislead
 SETTLED_AFTER_S = 3600.0  # of video; before, a share is shown as one of the beginning

@@ -18,9 +18,8 @@ from appliance.keep.scenario_exporter import ScenarioExporter
 from appliance.keep.scenario_file import ReviewedAs
 from appliance.keep.scenario_store import StoredScenario
 from appliance.media.atomic_file import DiskWriteError
-from appliance.web.dependencies import provided
 from appliance.web.problems import Problem, refused_as
-from appliance.web.route_list import RouteList
+from appliance.web.routes import RouteList, provided
 from appliance.web.texts import N_
 
 router = RouteList(prefix=API, tags=["scenarios"])

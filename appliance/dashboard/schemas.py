@@ -1,4 +1,4 @@
-"""The JSON of alerts, and what all of the HTTP API is made of. Fields may be added; those that stand here stay."""
+"""Defines the JSON of alerts, and of what all of the HTTP API uses. Fields may be added, but none removed."""
 
 from __future__ import annotations
 

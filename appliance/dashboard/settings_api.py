@@ -29,9 +29,8 @@ from appliance.settings.site_editor import SiteFileChanged, file_keys, leaves
 from appliance.settings.yaml_edit import SiteChange
 from appliance.store.boxes import BoxStore
 from appliance.store.cameras import CameraStore
-from appliance.web.dependencies import provided
 from appliance.web.problems import Problem
-from appliance.web.route_list import RouteList
+from appliance.web.routes import RouteList, provided
 from appliance.web.served_address import CertificateFacts
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Say what a change of the settings costs before it is saved, in sentences: what is deleted at once, what room."""
+"""Says before a change of the settings what it deletes at once and how much space it takes, in sentences."""
 
 from __future__ import annotations
 

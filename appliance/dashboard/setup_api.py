@@ -21,7 +21,7 @@ from appliance.settings.yaml_edit import SiteChange
 from appliance.types.accounts import UserRow, name_problem, same_name
 from appliance.web.auth import Access, AccessPart, SignedIn, address_of, signed_in, too_many_tries
 from appliance.web.problems import Problem, sentence
-from appliance.web.route_list import RouteList
+from appliance.web.routes import RouteList
 from appliance.web.sign_in_throttle import Guess
 
 SET_UP = "This box is set up already: sign in."

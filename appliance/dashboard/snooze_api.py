@@ -15,7 +15,7 @@ from appliance.notify.snooze_links import SnoozeOffer
 from appliance.store.users import AccessLog
 from appliance.web.auth import address_of
 from appliance.web.problems import Problem, refused_as
-from appliance.web.route_list import RouteList
+from appliance.web.routes import RouteList
 
 router = RouteList(include_in_schema=False)
 

@@ -10,8 +10,7 @@ from appliance.dashboard.schemas import API, ApiModel
 from appliance.store.deletions import DeletionReason, StorageClass
 from appliance.store.quotas import RecordMode
 from appliance.store.storage_report import CameraStorage, ForecastKind, SiteStorage, StorageReportCache
-from appliance.web.dependencies import provided
-from appliance.web.route_list import RouteList
+from appliance.web.routes import RouteList, provided
 from appliance.web.templating import span
 
 DAY_S = 86400.0  # seconds

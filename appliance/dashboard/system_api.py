@@ -42,8 +42,7 @@ from appliance.store.meter import Meter, Metric, MetricName
 from appliance.store.storage_report import StorageReportCache
 from appliance.types import DROP_REASONS, DropReason
 from appliance.version import version
-from appliance.web.dependencies import provided
-from appliance.web.route_list import RouteList
+from appliance.web.routes import RouteList, provided
 from appliance.web.texts import N_
 
 READ_EVERY_S = 2.0  # a page that is open asks each few seconds; the kernel adds up a process's pages for milliseconds

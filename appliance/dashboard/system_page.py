@@ -38,7 +38,7 @@ from appliance.store.meter import Since
 from appliance.types import HEALTH_TITLES
 from appliance.web.auth import TemplatesPart
 from appliance.web.problems import Problem, refused_as
-from appliance.web.route_list import RouteList
+from appliance.web.routes import RouteList
 
 router = RouteList(include_in_schema=False, default_response_class=HTMLResponse)
 

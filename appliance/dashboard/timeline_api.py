@@ -16,9 +16,8 @@ from appliance.store.boxes import MINUTE_S
 from appliance.store.cameras import CameraStore
 from appliance.store.timeline import AlertMark, CameraTimeline, MinuteActivity, TimelineStore
 from appliance.types import HEALTH_TITLES, Decision, HealthKind, Review, Severity
-from appliance.web.dependencies import provided
 from appliance.web.problems import Problem
-from appliance.web.route_list import RouteList
+from appliance.web.routes import RouteList, provided
 from appliance.web.texts import tell
 
 SPAN_S_MAX = 2 * 86400.0  # the longest day of a calendar has 25 hours

@@ -14,7 +14,7 @@ from appliance.dashboard.exports_api import missed_people
 from appliance.dashboard.recordings_api import RenditionsPart
 from appliance.web.auth import TemplatesPart
 from appliance.web.problems import Problem
-from appliance.web.route_list import RouteList
+from appliance.web.routes import RouteList
 
 router = RouteList(include_in_schema=False, default_response_class=HTMLResponse)
 

@@ -35,9 +35,8 @@ from appliance.store.alerts import AlertStore
 from appliance.store.database import Database
 from appliance.store.segments import SegmentStore
 from appliance.store.timeline import TimelineStore
-from appliance.web.dependencies import provided
 from appliance.web.problems import Problem
-from appliance.web.route_list import RouteList
+from appliance.web.routes import RouteList, provided
 
 logger = logging.getLogger(__name__)
 

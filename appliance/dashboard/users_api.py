@@ -18,7 +18,7 @@ from appliance.dashboard.schemas import API, ApiModel, RequestModel
 from appliance.types.accounts import Role, UserRow, same_name
 from appliance.web.auth import Access, AccessPart
 from appliance.web.problems import Problem, refused_as
-from appliance.web.route_list import RouteList
+from appliance.web.routes import RouteList
 from appliance.web.visitor import visitor
 
 LOG_SHOWN = 20  # rows on the page; the page Who looked has them all

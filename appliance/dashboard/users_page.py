@@ -20,8 +20,7 @@ from appliance.store.erasure import SpanEraser
 from appliance.store.users import LOG_ROWS_MAX
 from appliance.types.accounts import ROLES
 from appliance.web.auth import AccessPart, TemplatesPart, address_of
-from appliance.web.dependencies import provided
-from appliance.web.route_list import RouteList
+from appliance.web.routes import RouteList, provided
 from appliance.web.visitor import Visitor, visitor
 
 ACCESS_ROWS_SHOWN = 200  # on the page Who looked

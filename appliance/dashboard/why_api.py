@@ -26,9 +26,8 @@ from appliance.store.database import Database
 from appliance.store.segments import SegmentStore
 from appliance.store.timeline import StoredEvent, TimelineStore
 from appliance.types import Box, FrameBoxes, StreamHeader
-from appliance.web.dependencies import provided
 from appliance.web.problems import Problem
-from appliance.web.route_list import RouteList
+from appliance.web.routes import RouteList, provided
 
 SPAN_S_MAX = 120.0  # a replay decides it again while a person waits
 RECALL_S_MAX = 86400.0  # the longest cooldown

@@ -12,7 +12,7 @@ from appliance.dashboard.cameras_api import Cameras
 from appliance.dashboard.deps import Page
 from appliance.dashboard.timeline_api import T_MAX
 from appliance.dashboard.why_api import SPAN_S_MAX, Jobs, TrackItem, Why, WhyReport, job_of, page_at
-from appliance.web.route_list import RouteList
+from appliance.web.routes import RouteList
 from appliance.web.texts import N_, gettext, tell
 from appliance.web.visitor import visitor
 

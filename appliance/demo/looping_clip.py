@@ -16,7 +16,7 @@ import av
 
 from appliance.base.errors import SourceLost, SourceRefused
 from appliance.demo.parameter_sets import StreamFormat, read_format, split, with_parameter_sets
-from appliance.demo.rtp_sdp import SoundFormat
+from appliance.demo.rtsp_protocol import SoundFormat
 from appliance.media.nal import is_parameter_set
 
 STEP_S_MAX = 5.0  # a longer step between two packets is a broken time stamp

@@ -12,7 +12,7 @@ from appliance.base.clock import Clock
 from appliance.base.errors import SourceError
 from appliance.base.telemetry import LogThrottle
 from appliance.demo.looping_clip import AccessUnit, LoopingClip
-from appliance.demo.rtp_sdp import CLOCK_RATE, Packetizer, SdpDescription, SoundFormat, interleaved, sender_report
+from appliance.demo.rtsp_protocol import CLOCK_RATE, Packetizer, SdpDescription, SoundFormat, interleaved, sender_report
 
 logger = logging.getLogger(__name__)
 

@@ -21,9 +21,17 @@ from appliance.base.clock import Clock, SystemClock
 from appliance.base.errors import MissingDependency, UsageError, VedetteError
 from appliance.base.telemetry import configure_logging
 from appliance.demo.looping_clip import LoopingClip
-from appliance.demo.rtp_sdp import SOUND_TRACK, TRACK, interleaved
-from appliance.demo.rtsp_message import BadRtspRequest, RtspRequest, RtspRequestReader, choose_channels, rtsp_response
 from appliance.demo.rtsp_mount import Mount, SentUnit
+from appliance.demo.rtsp_protocol import (
+    SOUND_TRACK,
+    TRACK,
+    BadRtspRequest,
+    RtspRequest,
+    RtspRequestReader,
+    choose_channels,
+    interleaved,
+    rtsp_response,
+)
 
 logger = logging.getLogger(__name__)
 

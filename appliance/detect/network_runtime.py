@@ -1,4 +1,4 @@
-"""The NetworkRuntime port: what runs a network's arithmetic, whatever library and device that is."""
+"""Defines the NetworkRuntime port: a library that runs a network on a device."""
 
 from __future__ import annotations
 

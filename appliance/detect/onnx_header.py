@@ -1,4 +1,4 @@
-"""The header of an .onnx file, read without any library: inputs, outputs, metadata, the types of its weights."""
+"""Reads the header of an .onnx file without a library: inputs, outputs, metadata, the types of its weights."""
 
 from __future__ import annotations
 

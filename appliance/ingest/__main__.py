@@ -2,7 +2,7 @@
 
 Started by `appliance.core.ingest_supervisor`. It ends when stdin does (the parent is gone) or at SIGTERM, and within
 END_S_MAX whatever hangs: nothing outlives the core. Messages go to the file descriptor named by `--fd`, or to stdout.
-With `--record-on` cameras are recorded also where the detector does not come up. With `--try` only the detector is
+With `--record-on` cameras are recorded even if the detector does not start. With `--try` only the detector is
 loaded. Exit codes: 0 asked to stop, or loaded, 1 something is broken and a new start may help, 2 wrong use or
 configuration.
 """

@@ -1,4 +1,4 @@
-"""The expectations of a kept scenario, derived from the reviewed events, and its file as a person would write it.
+"""Derives the expectations of a kept scenario from reviewed events, and writes its file as a person would.
 
 docs/scenarios.md has every key.
 """

@@ -1,4 +1,4 @@
-"""The folder of kept scenarios: each appears whole or not at all, and goes only when a person deletes it."""
+"""Stores kept scenarios in a folder: each is written completely or not at all; only a person deletes one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`vedette cassette agree`: how often judges say what is true, on the same escalations, by rule.
+"""`vedette cassette agree`: counts by rule how often judges agree with the truth, on the same escalations.
 
 It answers which order of the answer (`engine.answer_order`) judges better: one cassette is recorded with each. Compared
 are the escalations that stand on all cassettes and of which the truth is known: the entries of a scenario, or what

@@ -1,4 +1,4 @@
-"""`vedette cassette`, and who answers the escalations of a `vedette replay`: the cloud, a cassette, or nobody."""
+"""`vedette cassette`, and what answers the escalations of a `vedette replay`: the cloud, a cassette, or nothing."""
 
 from __future__ import annotations
 

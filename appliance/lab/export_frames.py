@@ -1,4 +1,4 @@
-"""The frames of an alert that an export takes, the labels in them, and their images from recording, clip or still."""
+"""Chooses the frames of an alert for an export, labels them, and cuts their images from recording, clip or still."""
 
 from __future__ import annotations
 

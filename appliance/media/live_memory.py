@@ -1,4 +1,4 @@
-"""A folder in memory for the last seconds of live video, while the disk takes nothing."""
+"""Keeps the last seconds of live video in a folder in memory while the disk accepts no writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The recording's segments, clips and images as plain values, without what reads or makes them.
+"""Defines the recording's segments, clips and images as plain values.
 
 A caller that only asks for them loads this and neither FFmpeg nor OpenCV nor numpy, which are 25 MB in a process.
 """

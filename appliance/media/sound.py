@@ -1,4 +1,4 @@
-"""Sound as it is kept in segments: AAC as the camera sends it; G.711, which MP4 cannot hold, encoded to AAC."""
+"""Prepares sound for segments: copies the camera's AAC, and encodes G.711, which MP4 cannot hold, to AAC."""
 
 from __future__ import annotations
 

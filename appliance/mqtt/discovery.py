@@ -8,8 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from appliance.config import CameraConfig, MqttConfig
-from appliance.mqtt.zone_occupancy import ZoneLabel, zone_labels
+from appliance.config import CameraConfig, LineRule, MqttConfig
 from appliance.version import version
 
 ONLINE, OFFLINE = "online", "offline"
@@ -18,6 +17,20 @@ ON, OFF, UNKNOWN = "ON", "OFF", "None"
 _UNFIT = re.compile(r"[^A-Za-z0-9_-]+")
 # Home Assistant's word for something that is seen there; without one it says on and off.
 _DEVICE_CLASS = "occupancy"
+
+
+@dataclass(frozen=True, slots=True)
+class ZoneLabel:
+    """A zone and a label that a rule looks for in it."""
+
+    zone: str
+    label: str
+
+
+def zone_labels(camera: CameraConfig) -> tuple[ZoneLabel, ...]:
+    """Each zone of a rule with each label that its rules want, in the order of the site file."""
+    found = [(rule.zone, label) for rule in camera.rules if not isinstance(rule, LineRule) for label in rule.labels]
+    return tuple(ZoneLabel(zone, label) for zone, label in dict.fromkeys(found))
 
 
 class Topics:

@@ -1,24 +1,91 @@
-"""Builds what the site publishes over MQTT: who is in which zone, arming, faults, the system, and each alert."""
+"""Builds what the site publishes over MQTT: zone occupancy, arming, faults, the system, and each alert."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
 
 from appliance.base.clock import Clock, iso_utc
 from appliance.config import CameraConfig, MqttConfig
 from appliance.evidence.privacy import PrivacyRules
-from appliance.mqtt.discovery import OFF, ON, UNKNOWN, Topics
-from appliance.mqtt.zone_occupancy import ZoneLabel, ZoneOccupancy, zone_labels
+from appliance.mqtt.discovery import OFF, ON, UNKNOWN, Topics, ZoneLabel, zone_labels
 from appliance.rules.arming import Arming
+from appliance.rules.line_polygon_geometry import foot
+from appliance.rules.zones_and_lines import TUNING, Zone, ZoneMembership
 from appliance.store.alerts import AlertStore
 from appliance.store.boxes import BoxStore
 from appliance.store.cameras import CameraRow
 from appliance.store.health_events import HealthEventRow
 from appliance.store.rows import AlertRow, EvidenceRow
-from appliance.types import SEVERITIES
+from appliance.types import SEVERITIES, FrameBoxes, TrackedObject
+
+
+@dataclass(slots=True)
+class _Presence:
+    """One track in the zones of its camera. seen: the time of its last detection."""
+
+    label: str
+    seen: float
+    members: dict[str, ZoneMembership] = field(default_factory=dict)
+
+
+class ZoneOccupancy:
+    """The occupied zones of one camera.
+
+    A track is inside as a rule would have it: its foot was in the zone in frames in a row (`Zone`). It is gone when no
+    frame has shown it for TUNING.loss_s. State: the tracks of the last frames, at most TUNING.tracks_max. Owner: one
+    thread. A frame on which the detector failed changes nothing.
+    """
+
+    def __init__(self, camera: CameraConfig) -> None:
+        wanted = {each.zone for each in zone_labels(camera)}
+        self._zones = tuple(Zone(name, points) for name, points in camera.zones.items() if name in wanted)
+        self._tracks: dict[int, _Presence] = {}
+        self._latest = float("-inf")
+
+    def clear(self) -> None:
+        """Another session of the camera: its track numbers mean other objects."""
+        self._tracks.clear()
+        self._latest = float("-inf")
+
+    def feed(self, frames: Iterable[FrameBoxes], aspect: float) -> None:
+        """Take examined frames into account, oldest first. aspect: frame width / height."""
+        for frame in frames:
+            if not frame.looked:
+                continue
+            if frame.t < self._latest:  # the camera's clock was set back
+                self.clear()
+            self._latest = frame.t
+            for each in frame.objects:
+                self._move(each, frame.t, aspect)
+            gone = [track for track, each in self._tracks.items() if frame.t - each.seen > TUNING.loss_s]
+            for track in gone:
+                del self._tracks[track]
+
+    def occupied(self) -> frozenset[ZoneLabel]:
+        """Return the zones in which something stands or moves, with the label of it."""
+        return frozenset(
+            ZoneLabel(zone, each.label)
+            for each in self._tracks.values()
+            for zone, member in each.members.items()
+            if member.inside
+        )
+
+    def _move(self, found: TrackedObject, t: float, aspect: float) -> None:
+        point, height = foot(found.box), found.box[3] - found.box[1]
+        track = self._tracks.pop(found.track, None)  # in the order of the last detection
+        if track is None:
+            if len(self._tracks) >= TUNING.tracks_max:
+                del self._tracks[next(iter(self._tracks))]
+            track = _Presence(found.label, t, {zone.name: zone.begin(point, None) for zone in self._zones})
+        self._tracks[found.track] = track
+        track.label, track.seen = found.label, t
+        for zone in self._zones:
+            zone.update(track.members[zone.name], point, t, TUNING.margin * height, aspect)
+
 
 BOXES_SPAN_S = 10.0  # of examined frames that are read at once
 BOXES_MAX = 600  # frames of one turn: two minutes at 5 a second

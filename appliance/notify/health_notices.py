@@ -1,4 +1,4 @@
-"""Which health events a target is told of, and when: once while each lasts, and once when it is over for good."""
+"""Decides which health events a target gets, and when: once while each lasts, and once when it is over."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A secret that this appliance makes for itself at first use, in a file that nobody else may read."""
+"""Makes a secret of this appliance at first use, and keeps it in a file that nobody else may read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An ONVIF camera's own facts: make, clock, streams (profile S and T); and the commands that turn it (PTZ)."""
+"""Asks an ONVIF camera for its make, clock and streams (profiles S and T), and turns it (PTZ)."""
 
 from __future__ import annotations
 

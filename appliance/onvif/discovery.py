@@ -1,4 +1,4 @@
-"""WS-Discovery: asks the local network for cameras by multicast; what answers is a stranger and believed little."""
+"""Searches the local network for cameras by WS-Discovery (multicast), and distrusts what answers."""
 
 from __future__ import annotations
 

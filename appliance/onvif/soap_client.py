@@ -1,4 +1,4 @@
-"""One SOAP request to one camera: a POST that goes nowhere else, with WS-UsernameToken and HTTP digest, and bounds.
+"""Sends one SOAP request to one camera, and to no other host: WS-UsernameToken, HTTP digest, bounds.
 
 It reads a stranger's XML into a small tree: no document type, no entities, bounded depth and number of elements.
 """

@@ -1,8 +1,8 @@
-"""Decides when an alert is re-checked on the appliance, which object at which moments, and what verdict follows. Pure.
+"""Decides when an alert is rechecked, which object at which moments, and what verdict follows.
 
-A re-check answers "is there such an object at this place?", and nothing more. If so, the alert is
-rechecked, which confirms nothing; if not, the appliance is unsure, and the alert stays: a network that misses a person
-may do so twice.
+It does no I/O. A recheck answers "is there such an object at this place?", and nothing more. If so, the alert is
+rechecked, which confirms nothing. If not, the appliance is unsure and the alert stays, because a network that misses a
+person may do so twice.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Re-checks alerts that the cloud does not answer: picks one, orders it from ingest, writes the edge verdict."""
+"""Rechecks alerts that the cloud does not answer: picks one, asks ingest for it, writes the edge verdict."""
 
 from __future__ import annotations
 

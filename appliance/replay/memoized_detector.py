@@ -1,4 +1,4 @@
-"""A detector that is asked about each picture once, for replays of the same footage with other settings."""
+"""Calls the detector once for each picture, for replays of the same footage with other settings."""
 
 from __future__ import annotations
 

@@ -2,21 +2,259 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass
+import hashlib
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 
+import numpy as np
+from numpy.typing import NDArray
+
+from appliance.alerts.pipeline import Pipeline
+from appliance.analysis.camera_analysis import CameraAnalysis
+from appliance.analysis.session_tracks import InferenceRequest
 from appliance.base.clock import Clock, process_cpu_s
+from appliance.base.errors import DetectorError
 from appliance.config import rule_labels
-from appliance.detect.detector import prefer_labels
+from appliance.detect.detector import ObjectDetector, prefer_labels
+from appliance.health.tamper_detector import TamperDetector
 from appliance.media.decoder import DecodedFrame
-from appliance.replay.camera_replay import CameraReplay, ReplayContext
-from appliance.replay.footage import SourceItem
+from appliance.replay.conditions.frame_transform import frame_transform_of
+from appliance.replay.conditions.stream_faults import with_stream_faults
+from appliance.replay.footage import NewSession, SourceItem
 from appliance.replay.ordered_executor import OrderedExecutor
 from appliance.replay.replay_log_writer import LogSink, ReplayLog
-from appliance.replay.replay_plan import ReplayOptions, ReplayPlan
-from appliance.replay.replay_result import ReplayResult
-from appliance.replay.replay_routing import router_context_of
-from appliance.types import Detections, Gap
+from appliance.replay.replay_plan import ReplayInput, ReplayOptions, ReplayPlan
+from appliance.replay.replay_result import ReplayResult, ReplayStats, sent_bytes, unanswered
+from appliance.replay.replay_routing import ReplayRouting, router_context_of
+from appliance.replay.verdict_source import FootageRef, PendingVerdicts
+from appliance.router.escalation_planner import RouterContext
+from appliance.track.stationary_objects import StationaryObjects
+from appliance.track.tracker import Tracker
+from appliance.types import Detections, Gap, HealthEvent, LogEnd, LogVerdict, PipelineStep, StreamHeader
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayContext:
+    """The parts that the cameras of a replay share."""
+
+    plan: ReplayPlan
+    options: ReplayOptions
+    log: ReplayLog
+    executor: OrderedExecutor[Detections | None]
+    router_context: RouterContext
+
+
+class CameraReplay:
+    """One camera's way from its frames to log lines: CameraAnalysis, rules, alert policy, router.
+
+    State: those parts, the counts, the number of sessions so far. The header of a session is written with its first
+    frame, which gives the size; a gap before it waits for that. Invariant: CameraAnalysis selects frames ahead of the
+    detector; tracker, rules, router, log and counts follow in order, all through `ReplayContext.executor`, so nothing
+    depends on how long the detector took.
+    """
+
+    def __init__(self, footage: ReplayInput, context: ReplayContext) -> None:
+        plan = context.plan
+        self.camera = camera = footage.replayed.camera
+        self.source = with_stream_faults(footage.source, camera, plan.conditions)
+        self.run = footage.replayed.run
+        self._context, self._plan, self._journal = context, plan, context.options.detections
+        settings = plan.config.cameras[camera]
+        self._pipeline = Pipeline(camera, settings, plan.config.alerts, plan.local_time)
+        self._routing = ReplayRouting(plan.config, camera, plan.detector.name, context.router_context)
+        self._verdicts = PendingVerdicts(plan.verdict_source, FootageRef(self.source.name, footage.replayed.t_from))
+        # As live, they are known to the camera's next session; nothing is kept on disk.
+        self._known_before = camera in plan.stood_before
+        parked = StationaryObjects(plan.stood_before.get(camera, ()))
+        self.analysis = CameraAnalysis(
+            camera,
+            plan.detector,
+            lambda labels: Tracker(labels, parked),
+            settings.detect,
+            tamper=TamperDetector(camera, plan.config.health, settings.health_ignore, self._log_health, mend=False),
+            frame_filter=frame_transform_of(plan.conditions),
+            drain=context.executor.drain,
+            # Conditions change frames; packet sizes know nothing of them.
+            decode_everything=bool(plan.conditions.conditions),
+        )
+        self.analysis.watch_lines(settings.rule_lines)
+        self._sessions = 0
+        self._gaps: list[Gap] = []
+        self.stats = ReplayStats()
+
+    def take(self, item: SourceItem) -> None:
+        """Process the next item of the source."""
+        if isinstance(item, DecodedFrame):
+            self._frame(item)
+        elif isinstance(item, NewSession):
+            self.analysis.end_session()
+        else:
+            self._gap(item)
+
+    def close(self) -> None:
+        """End what is open, and log that; the source is at its end."""
+        self.stats.t = max(self.stats.t, round(self.source.counts.t, 3))
+        self._context.executor.call(self._close)
+
+    def _close(self) -> None:
+        reason = "end of clip" if self.source.error is None else "clip broke off"
+        self._step(self._pipeline.close(self.stats.t, reason))
+        self._log_verdicts(self._verdicts.remaining())
+        counts = self.source.counts
+        end = LogEnd(
+            camera=self.camera,
+            run=self.run,
+            t=self.stats.t,
+            reason=reason,
+            frames=counts.frames,
+            examined=self.stats.examined,
+            unlooked=self.stats.unlooked,
+            decode_errors=counts.damaged,
+            time_jumps=counts.jumps,
+            footage_bytes=self.source.bytes,
+            suppressed=tuple(event.id for event in self.stats.suppressed),
+            error=self.source.error,
+            skipped=counts.skipped,
+        )
+        self._context.log.write(end)
+        self._context.log.flush()
+
+    def result(self, *, wall_s: float, cpu_s: float, behind_s: float) -> ReplayResult:
+        stats, source, counts = self.stats, self.source, self.source.counts
+        return ReplayResult(
+            clip=source.name,
+            camera=self.camera,
+            model=self._plan.detector.name,
+            run=self.run,
+            size=stats.size,
+            frames=counts.frames,
+            examined=stats.examined,
+            unlooked=stats.unlooked,
+            boxes=stats.boxes,
+            tracks=len(stats.tracks),
+            events=tuple(stats.events),
+            suppressed=tuple(stats.suppressed),
+            alerts=tuple(stats.alerts),
+            footage_s=stats.t,
+            wall_s=wall_s,
+            cpu_s=cpu_s,
+            skipped=counts.skipped,
+            decode_errors=counts.damaged,
+            time_jumps=counts.jumps,
+            error=source.error,
+            routes=tuple(stats.routes),
+            gaps=tuple(stats.gaps),
+            health=tuple(stats.health.values()),
+            sent_bytes=sent_bytes(stats.routes, stats.verdicts),
+            footage_bytes=source.bytes,
+            behind_s=behind_s,
+            remembered=self._journal.remembered if self._journal else 0,
+            answered_by=str(self._plan.verdict_source.answered_by) if self._plan.verdict_source else "",
+            verdicts=tuple(stats.verdicts),
+            unanswered=unanswered(stats.routes, stats.verdicts) if self._plan.verdict_source else 0,
+            weather=str(self._plan.conditions),
+        )
+
+    def _frame(self, frame: DecodedFrame) -> None:
+        if not self.analysis.has_session:
+            self._start_session(frame)
+        t = round(frame.t, 3)
+        self.stats.t = t
+        request = self.analysis.select(replace(frame, t=t))
+        if request is None:
+            return
+        journal, then = self._journal, partial(self._examined, self._sessions, request)
+        if journal is not None and journal.has_next:
+            self._context.executor.call(partial(then, journal.read_next(self.camera, request.frame_index)))
+            return
+        detect = partial(_detect, self._plan.detector, self.analysis.detector_input(request))
+        self._context.executor.submit(detect, partial(self._keep, request, then))
+
+    def _keep(
+        self, request: InferenceRequest, then: Callable[[Detections | None], None], found: Detections | None
+    ) -> None:
+        """Write new detections to the journal before anything of them is in the log."""
+        if self._journal is not None:
+            self._journal.append(self.camera, request.frame_index, found)
+        then(found)
+
+    def _examined(self, session: int, request: InferenceRequest, found: Detections | None) -> None:
+        """Process the detections of a frame; None: the detector failed."""
+        boxes = self.analysis.result(request, found)
+        self._log_verdicts(self._verdicts.due(boxes.t))
+        self.stats.add_boxes(session, boxes)
+        self._context.log.write(boxes)
+        self._routing.add(boxes, request.av_frame)
+        if self._context.options.observer is not None:
+            self._context.options.observer(boxes, request)
+        self._step(self._pipeline.feed(boxes))
+
+    def _start_session(self, frame: DecodedFrame) -> None:
+        """Begin a session; as live, earlier tracks are no longer known."""
+        run = (
+            self.run
+            if self._sessions == 0
+            else hashlib.sha256(f"{self.run}|{self._sessions}".encode()).hexdigest()[:16]
+        )
+        self._sessions += 1
+        self.stats.size = self.analysis.start_session(frame)
+        header = StreamHeader(
+            camera=self.camera,
+            clip=self.source.name,
+            model=self._plan.detector.name,
+            size=self.stats.size,
+            run=run,
+            known_before=self._known_before or self._sessions > 1,
+            calibration=self.analysis.calibration,
+        )
+        gaps, self._gaps = self._gaps, []
+        self._context.executor.call(partial(self._log_start, header, gaps))
+
+    def _log_health(self, event: HealthEvent) -> None:
+        """Log a fault at its place among the examined frames."""
+        self.stats.health[event.id] = event
+        self._context.executor.call(partial(self._context.log.write, event))
+
+    def _log_start(self, header: StreamHeader, gaps: Sequence[Gap]) -> None:
+        self._context.log.header(header)
+        self._routing.begin(header)
+        for gap in gaps:
+            self._context.log.write(gap)
+        self._step(self._pipeline.feed(header))
+
+    def _gap(self, gap: Gap) -> None:
+        self.stats.gaps.append(gap)
+        if self._sessions == 0:
+            self._gaps.append(gap)
+        else:
+            self._context.executor.call(partial(self._log_gap, gap))
+
+    def _log_gap(self, gap: Gap) -> None:
+        self._context.log.write(gap)
+        if gap.t_end is not None:  # time passed without boxes, as when a live camera is away
+            self._step(self._pipeline.tick(gap.t_end))
+
+    def _step(self, step: PipelineStep) -> None:
+        routes = self._routing.decide(step)
+        if self._verdicts.enabled:
+            self._verdicts.submit(self._routing.escalations())
+        step = self._verdicts.with_verdicts(step)
+        self._context.log.step(step, routes)
+        self.stats.add_step(step, routes)
+
+    def _log_verdicts(self, verdicts: Sequence[LogVerdict]) -> None:
+        for verdict in verdicts:
+            self._context.log.write(verdict)
+        self.stats.verdicts += verdicts
+
+
+def _detect(detector: ObjectDetector, image: NDArray[np.uint8]) -> Detections | None:
+    """Return the detections; None: the detector failed."""
+    try:
+        return detector.detect([image])[0]
+    except DetectorError:
+        return None
 
 
 class ReplayPacer:

@@ -1,6 +1,7 @@
-"""A span of the recording decided again by the live appliance's parts, with what is not stored on record.
+"""Decides a span of the recording again with the live appliance's parts, and keeps what is not stored live.
 
-That is what was decoded and gated, every detection however weak, and tracks that were not believed.
+These are the frames that were decoded and that the motion gate passed, every detection however weak, and tracks that
+the tracker rejected.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How sure the rules are of a track: the median of its looks, and the log-odds that independent looks add up to."""
+"""Computes how sure the rules are of a track: median score, and sum of the log-odds of independent detections."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rules of one camera: tracked boxes in, events out."""
+"""Applies the rules of one camera: tracked boxes in, events out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a rule is armed, in the appliance's own time zone."""
+"""Decides when a rule is armed, in the appliance's own time zone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The child process of a sandbox: it gives up what it need not have, then serves calls until its parent is gone."""
+"""Runs in the child process of a sandbox: gives up all access that it does not need, then serves its parent's calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bytes that the appliance saved. Pure arithmetic; money is in `costs`.
+"""Computes the bytes that the appliance saved. Pure arithmetic; money is in `costs`.
 
 Savings are the bytes of the cameras' main streams against bytes put on the uplink. The counterfactual is named beside
 every number: each camera's main stream sent to the cloud as it is. A second stream to detect on is received, too, and

@@ -1,4 +1,4 @@
-"""Money: what the appliance costs, what asking the cloud cost, and what sending everything there would.
+"""Computes what the appliance costs, what asking the cloud costs, and what sending everything there would cost.
 
 Pure arithmetic. All at the owner's prices; the defaults and where they are from are in the site file's section
 `costs`. A GPU that is rented costs the same whether it is used or not: unused hours are a line of their own, and the

@@ -1,4 +1,4 @@
-"""Which part of the pipeline decided that an event did not come: the recorded boxes, decided again with one change.
+"""Finds which part of the pipeline lost an event: decides the recorded boxes again with one thing changed.
 
 The replay's record holds all that was examined and tracked, and the rules are pure, so each suspicion is tried: the
 culprit is the first whose change makes the rule fire in the expected time. Nothing is guessed from a score.

@@ -1,4 +1,4 @@
-"""How well events were reported: recall, precision, delay and alerts per hour, each with its 95 % interval."""
+"""Measures how well events were reported: recall, precision, delay, alerts per hour, each with its 95 % interval."""
 
 from __future__ import annotations
 

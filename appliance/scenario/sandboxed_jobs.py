@@ -1,4 +1,4 @@
-"""The dashboard's jobs on recorded video, run in a sandbox of low priority (`sandbox.Sandbox`)."""
+"""Runs the dashboard's jobs on recorded video in a sandbox of low priority (`sandbox.Sandbox`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from appliance.base.detector_config import DetectorConfig
 from appliance.base.errors import ConfigError, ModelError
-from appliance.canary import cost_comparison, frame_survey
+from appliance.canary import frame_survey
 from appliance.canary.proof_store import PROOF_REPORT
 from appliance.canary.trial import TRIAL_PLAN, CandidateTrial
 from appliance.config import CameraConfig, DecisionConfig
@@ -53,9 +53,9 @@ def survey_frames(values: dict[str, Any]) -> Generator[float, None, dict[str, An
 
 
 def compare_costs(values: dict[str, Any]) -> Generator[float, None, list[tuple[float, float]]]:
-    """Yield the share that is done; return CPU times of two networks. values: a CostTask (canary.cost_comparison)."""
+    """Yield the share that is done; return CPU times of two networks. values: a CostTask (canary.frame_survey)."""
     _give_way()
-    return (yield from cost_comparison.compare_costs(values))
+    return (yield from frame_survey.compare_costs(values))
 
 
 def prove_network(values: dict[str, Any]) -> Generator[float, None, dict[str, Any]]:
@@ -78,7 +78,7 @@ def _survey_here(function: str, values: Mapping[str, Any], cpu_s: float) -> Any:
         steps = frame_survey.survey_frames(dict(values))
     else:
         assert function == "compare_costs"
-        steps = cost_comparison.compare_costs(dict(values))
+        steps = frame_survey.compare_costs(dict(values))
     while True:
         try:
             next(steps)

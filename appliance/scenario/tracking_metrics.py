@@ -1,4 +1,4 @@
-"""Accuracy of boxes and tracks against true ones: AP50, CLEAR MOT, IDF1 and HOTA.
+"""Measures boxes and tracks against true ones: AP50, CLEAR MOT, IDF1 and HOTA.
 
 By hand because no library qualifies (decision 59): TrackEval and its forks install opencv-python over our
 headless build, py-motmetrics has no release with NumPy 2 or HOTA. `python -m benchmarks.tracking` compares these

@@ -1,4 +1,4 @@
-"""The SQLite file: one writer, many readers, and its errors in words that a person can act on."""
+"""Opens the SQLite file for one writer and many readers, and words its errors so that a person can act."""
 
 from __future__ import annotations
 

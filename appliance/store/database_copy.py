@@ -1,4 +1,4 @@
-"""A copy of the database while it is written, and the check of a copy that comes back from anywhere."""
+"""Copies the database while it is written, and checks a copy before it is restored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The layout of the storage folder, and the one conversion from a stored path to a file."""
+"""Defines the layout of the storage folder, and converts a stored path to a file."""
 
 from __future__ import annotations
 

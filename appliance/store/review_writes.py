@@ -1,4 +1,7 @@
-"""Changes that people make to alerts: review, note, deletion and its undoing; each change is a row."""
+"""Writes the changes that people make to alerts: review, note, deletion and its undoing.
+
+Each change is a row.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The values that travel between packages: frozen, slotted, without behaviour beyond arithmetic on themselves.
+"""Defines the values that travel between packages: frozen, slotted, with arithmetic on themselves only.
 
 Coordinates are shares of the frame (0..1), boxes are `(x1, y1, x2, y2)`. Times are UTC seconds live and seconds
 since the clip's first frame in a replay. Objects that carry a `type` are JSON lines on the ingest channel and in the

@@ -1,4 +1,4 @@
-"""The accounts of a web program's users: rows of users, tokens, sessions and second factors, and the roles."""
+"""Defines the accounts of a web program's users: users, tokens, sessions and second factors, and the roles."""
 
 from __future__ import annotations
 

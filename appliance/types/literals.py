@@ -1,4 +1,4 @@
-"""Boxes, points and the closed lists of names that the values are made of."""
+"""Defines boxes, points and the closed lists of names that other values use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parts that any web program of ours needs."""
+"""Holds what any web program needs: sign-in, guard, HTTPS, texts, tables, styles."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""The tables of accounts as signing in needs them; the program that serves the pages brings the real ones.
+"""Defines the tables of accounts that signing in needs; the program that serves the pages brings the real ones.
 
 Each method is called from any thread, and raises StoreError where the table cannot be read or written.
 """

@@ -1,4 +1,4 @@
-"""The scripts, styles and pictures of pages, at addresses that change with their content: browsers keep them."""
+"""Serves scripts, styles and pictures at addresses that change with their content, so that browsers cache them."""
 
 from __future__ import annotations
 

@@ -24,8 +24,8 @@ from appliance.base.passwords import code_digest, token_digest
 from appliance.types.accounts import ApiTokenRow, Role, SecondFactorRow, SessionRow, SignInCodeRow, UserRow
 from appliance.web.acceptor import counted_address
 from appliance.web.account_tables import AccountTables, SessionTable
-from appliance.web.dependencies import provided
 from appliance.web.problems import Problem
+from appliance.web.routes import provided
 from appliance.web.sign_in_throttle import DEVICE_COOKIE, DEVICE_S, Guess, SignInThrottle, device_of, new_device
 from appliance.web.templating import Templates
 from appliance.web.totp import step_of

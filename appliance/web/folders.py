@@ -1,4 +1,4 @@
-"""The folders that pages are made from: scripts and styles, templates, translations; a program adds its own."""
+"""Lists the folders that pages are made from: scripts and styles, templates, translations; a program adds its own."""
 
 from __future__ import annotations
 

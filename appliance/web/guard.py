@@ -1,4 +1,4 @@
-"""ASGI middleware in front of everything: host names, origins (CSRF), visitors, and the headers of every response."""
+"""Checks every request before the routes do (ASGI middleware): host name, origin (CSRF), visitor, response headers."""
 
 from __future__ import annotations
 

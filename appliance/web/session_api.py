@@ -25,7 +25,7 @@ from appliance.web.auth import (
     too_many_tries,
 )
 from appliance.web.problems import Problem
-from appliance.web.route_list import RouteList
+from appliance.web.routes import RouteList
 from appliance.web.sign_in_throttle import DEVICE_COOKIE, Guess
 
 CODE_WANTED = "urn:vedette:code-wanted"  # the type of the problem: the password was right

@@ -1,4 +1,4 @@
-"""The dashboard's certificate: of our own making, or from files; taken again whenever these change."""
+"""Makes the dashboard's certificate or loads it from files, and loads it again whenever these change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The visitor: the person or program that a request is answered for, and what they may do."""
+"""Defines the visitor: the person or program that sent a request, and what they may do."""
 
 from __future__ import annotations
 

@@ -4,9 +4,9 @@
 
 - classes: binary cross entropy of each cell's class scores with the soft targets of task-aligned assignment (TOOD,
   arXiv:2108.07755; `assign.py`), divided by the sum of these targets.
-- boxes: 1 - generalised IoU (arXiv:1902.09630) of the cells that were given a box, weighted by their target score.
-- teacher: the same two terms against the answers of a larger network for the same pictures, cell by cell (knowledge
-  distillation, arXiv:1503.02531).
+- boxes: 1 - generalised IoU (arXiv:1902.09630) in the cells that were given a box, weighted by their target score.
+- teacher: the same two terms, with the answers of a larger network for the same pictures as targets, cell by cell
+  (knowledge distillation, arXiv:1503.02531).
 
 Shapes: B pictures, C classes, N cells (those of the strides 8, 16 and 32 together). Boxes are x1 y1 x2 y2 in pixels of
 the network's input. `trainer.py` calls `loss` once a batch and adds the distance of feature maps (`imitate.py`).
@@ -24,40 +24,46 @@ from models.train.assign import Truth, assign, ious
 from models.train.network import Views, corners
 
 BOX_GAIN = 5.0
-QUALITY_MIN = 0.2  # least weight of a chosen cell's box: small people overlap nothing at first, and would stay unlearnt
-TEACHER_SCORE_MIN = 0.2  # only where the teacher scores more is its box learnt
-AGREES_MIN = 0.6  # IoU with the drawn box, from which on the teacher's box is a second target beside it
-# Between these the teacher means what was drawn and sees other borders: exports that were sheared or turned have boxes
-# around their turned boxes. There the drawn box is not learnt where the teacher is sure; its object still is.
+QUALITY_MIN = 0.2
+"""The least weight of a chosen cell's box. Small people need it: at first no box overlaps theirs."""
+TEACHER_SCORE_MIN = 0.2
+"""The teacher's box is learnt only in cells in which its score is higher."""
+AGREES_MIN = 0.6
+"""From this IoU with the drawn box on, the teacher's box is a second target beside it."""
 LOOSE_MIN, LOOSE_SCORE_MIN = 0.5, 0.5
+"""From this IoU up to AGREES_MIN, and from this score of the teacher on, the drawn box is loose and is not learnt.
+
+The teacher found the same object with other borders. Data sets that were sheared or turned have such labels: boxes
+around turned boxes. The class of the object is still learnt.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """The teacher's answers for the same pictures, cell by cell."""
+    """Holds the teacher's answers for the same pictures, cell by cell."""
 
     scores: Tensor
     """(B, N, C), 0..1."""
     boxes: Tensor
     """(B, N, 4), pixels."""
     views: Views
-    """Its feature maps; `imitate.py` compares them with the pupil's."""
+    """The teacher's feature maps; `imitate.py` compares them with the pupil's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """The loss of one batch. Each field is a scalar; all but `total` are for the log and have no gain applied."""
+    """Holds the loss of one batch, as scalars. All but `total` are for the log, without their gains."""
 
     total: Tensor
-    """Minimised by the optimiser."""
+    """The sum that the optimiser minimises."""
     classes: Tensor
     boxes: Tensor
     teacher: Tensor
-    """0 without a teacher."""
+    """The distillation term; 0 without a teacher."""
     positives: Tensor
     """How many cells of the batch were given a box."""
     unlike: Tensor
-    """Distance of the feature maps from the teacher's; 0 until the trainer adds it."""
+    """The distance of the feature maps from the teacher's; 0 until the trainer adds it."""
 
     def parts(self) -> dict[str, float]:
         """Return the numbers of one log line by field; waits for the GPU."""
@@ -71,7 +77,8 @@ def loss(answer: Tensor, grid: Tensor, truth: Truth, lesson: Lesson | None = Non
     answer: (B, 4 + C, N), the network's raw output. Each cell has four numbers for its box (the logarithms of the
     distances from its centre to left, top, right and bottom, in strides) and the logits of the classes.
     grid: (3, N), centre x, centre y and stride of each cell in pixels.
-    truth: the labels. lesson, teacher_gain: the teacher's answers and the weight of its term; None or 0: no teacher.
+    truth: the labels. lesson, teacher_gain: the teacher's answers and the weight of its term; without a teacher None
+    and 0.
 
     The class term is divided by the batch's total target score, at least 1, as in TOOD.
     """
@@ -99,12 +106,13 @@ def _taught(logits: Tensor, boxes: Tensor, lesson: Lesson, free: Tensor, placed:
     """Return the distillation term, a scalar: scores plus BOX_GAIN times boxes, each as in `loss`.
 
     logits: (B, N, C). boxes: (B, N, 4), pixels. Both are the pupil's.
-    free: (B, N) bool, the cells whose scores count. The labels decide in the others, because the teacher misses much
-    that people drew.
-    placed: (B, N) bool, the cells whose boxes count if the teacher's score is above TEACHER_SCORE_MIN. Where teacher
-    and label mean the same object, the teacher's box is a second target, because drawn boxes are looser.
+    free: (B, N) bool, the cells in which the pupil learns the teacher's scores. In the other cells it learns only the
+    labels, because the teacher misses many objects that people drew.
+    placed: (B, N) bool, the cells in which the pupil learns the teacher's box if the teacher's score is above
+    TEACHER_SCORE_MIN. They include cells with a label of the same object, because drawn boxes are looser.
 
-    The cost of scores is the cross entropy less the teacher's own entropy: the Kullback-Leibler divergence, 0 at best.
+    The term of the scores is the cross entropy minus the teacher's own entropy: the Kullback-Leibler divergence, which
+    is 0 if pupil and teacher agree.
     """
     share = lesson.scores.sum().clamp(min=1.0)
     soft = lesson.scores.clamp(1e-6, 1 - 1e-6)

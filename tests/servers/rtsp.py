@@ -19,9 +19,8 @@ from urllib.parse import quote
 from appliance.base.clock import Clock
 from appliance.base.errors import VedetteError
 from appliance.demo.looping_clip import LoopingClip
-from appliance.demo.rtp_sdp import CLOCK_RATE, interleaved
-from appliance.demo.rtsp_message import RtspRequest
 from appliance.demo.rtsp_mount import GOP_BYTES_MAX, Mount, MountViewer, SentUnit
+from appliance.demo.rtsp_protocol import CLOCK_RATE, RtspRequest, interleaved
 from appliance.demo.rtsp_server import RtspLimits, RtspServer, RtspSession, RtspState
 from tests.servers.rtsp_authentication import AuthScheme, RtspAuthenticator
 

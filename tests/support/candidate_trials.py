@@ -39,8 +39,7 @@ class SurveyChild:
             return self._known[known]
         folders = SandboxFolders(readable=(FIXTURES, OWN.parent, self._folder))
         raises = (SourceError, ModelError, DetectorError)
-        module = {"survey_frames": "frame_survey", "compare_costs": "cost_comparison"}[function]
-        child = Sandbox(f"appliance.canary.{module}", LIMITS, folders, raises=raises)
+        child = Sandbox("appliance.canary.frame_survey", LIMITS, folders, raises=raises)
         if model and model == self.stopped:
             threading.Thread(target=_stop, args=(child,)).start()
         try:

@@ -23,7 +23,7 @@ import pytest
 
 from appliance.base.errors import MissingDependency
 from appliance.demo.demo_config import find_nats_server
-from appliance.demo.demo_plan import DETECTOR_JUDGES
+from appliance.demo.demo_run import DETECTOR_JUDGES
 from tests.support import waiting
 
 until = functools.partial(waiting.until, seconds=15.0, every_s=0.1)

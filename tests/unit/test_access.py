@@ -30,7 +30,7 @@ from appliance.store.users import LOG_ROWS_MAX, AccessLog, SessionStore, UserSto
 from appliance.types import HealthEvent
 from appliance.types.accounts import SessionRow, UserRow
 from appliance.web.auth import Access, SessionCookies
-from appliance.web.route_list import RouteList
+from appliance.web.routes import RouteList
 from appliance.web.sign_in_throttle import FREE_TRIES, FREE_TRIES_ACCOUNT
 from tests.support.dashboard_site import Site, config_of, password_hash, running
 

@@ -31,7 +31,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "botocore": ("appliance.bundle.repositories", "cloud_worker.archive"),
     "urllib3": ("cloud_worker.archive",),  # comes with botocore, which lets its errors through
     "cryptography": ("appliance.backup.sealed_box", "appliance.web.tls", "appliance.notify.push_crypto",
-        "appliance.notify.push_means", "appliance.bundle.publisher"),
+        "appliance.notify.web_push", "appliance.bundle.publisher"),
     "cuda": ("appliance.detect.cuda_runtime", "appliance.detect.nv12_letterbox"),
     "cv2": ("appliance.replay",
         "appliance.detect", "appliance.health", "appliance.lab", "appliance.media",
@@ -46,7 +46,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     ),
     "itsdangerous": ("appliance.web.auth",),
     "jinja2": ("appliance.web.templating", "appliance.lab"),
-    "markupsafe": ("appliance.web",),
+    "markupsafe": ("appliance.dashboard.savings_history_api", "appliance.web"),
     "nats": ("appliance.broker", "appliance.uplink", "cloud_worker"),
     "numpy": ("appliance.base.box_arrays", "appliance.cli", "appliance.replay", "appliance.scenario",
         "appliance.analysis", "appliance.canary.frame_survey", "appliance.canary.light",

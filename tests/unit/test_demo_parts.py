@@ -21,8 +21,7 @@ from appliance.base.errors import MissingDependency, UsageError
 from appliance.demo import demo_config
 from appliance.demo.child_process import LOG_BYTES_MAX, ChildProcess, ChildProgram
 from appliance.demo.demo_console import AlertReporter, DashboardClient, DemoConsole, NoAnswer
-from appliance.demo.demo_plan import DemoOptions
-from appliance.demo.demo_run import demo
+from appliance.demo.demo_run import DemoOptions, demo
 from cloud_worker import config as worker_config
 from tests.support import waiting
 from tests.support.ports import quiet_port

@@ -9,9 +9,8 @@ import pytest
 
 from appliance.bundle.bundle_store import BundleStore
 from appliance.canary.judge import CandidateJudge, RunCosts
-from appliance.canary.live_evidence import STANDS_S, LiveEvidence, LiveFrame, file_of
 from appliance.canary.paired_frames import FoundObject, SurveyedFrame
-from appliance.canary.proof_store import ProofStore, apply_outcome
+from appliance.canary.proof_store import STANDS_S, LiveEvidence, LiveFrame, ProofStore, apply_outcome, file_of
 from appliance.detect.bundle_maker import describe_network, install_files
 
 NETWORKS = ("vedette-nano@1", "night@2")

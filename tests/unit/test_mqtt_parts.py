@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from appliance.config import CameraConfig, MqttConfig, SiteConfig
-from appliance.mqtt.discovery import Topics, discovery_messages
-from appliance.mqtt.zone_occupancy import ZoneLabel, ZoneOccupancy
+from appliance.mqtt.discovery import Topics, ZoneLabel, discovery_messages
+from appliance.mqtt.site_state import ZoneOccupancy
 from appliance.types import Box
 from tests.support.sample_rows import sample_frame
 

@@ -1,4 +1,4 @@
-"""Find sentences in the documents that are too long to be read once."""
+"""Find sentences in the documents that are too long to be read once, and rows or items joined to those before."""
 
 from __future__ import annotations
 
@@ -38,6 +38,19 @@ def _sentences_of(block: str) -> list[str]:
 def test_no_sentence_is_too_long_to_be_read_once(page: Path) -> None:
     too_long = [each for each in sentences(page.read_text(encoding="utf-8")) if len(each.split()) > WORDS_MAX]
     assert too_long == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_each_row_of_a_table_has_as_many_cells_as_its_header(page: Path) -> None:
+    for table in re.findall(r"(?m)(?:^\|.*\n)+", re.sub(r"`[^`\n]*`", "CODE", page.read_text(encoding="utf-8"))):
+        header, *rows = table.splitlines()
+        assert [row for row in rows if row.count("|") != header.count("|")] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_each_item_of_a_list_begins_a_line(page: Path) -> None:
+    text = re.sub(r"(?ms)^```.*?^```$|^    .*?$|^\|.*?$", "", page.read_text(encoding="utf-8"))
+    assert re.findall(r"[.;:)] (?:[-*]|[2-9]\.) \S+", text) == []
 
 
 def test_a_long_sentence_is_found_in_a_paragraph_a_list_and_a_table() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.demo.parameter_sets import Codec, StreamFormat, read_format, split, with_parameter_sets
-from appliance.demo.rtp_sdp import MTU, Packetizer, SdpDescription, interleaved, sender_report
+from appliance.demo.rtsp_protocol import MTU, Packetizer, SdpDescription, interleaved, sender_report
 from appliance.media.nal import split_annex_b, type_of
 
 SPS = bytes.fromhex("67640016acd940a02ff9")

@@ -7,7 +7,7 @@ import hashlib
 
 import pytest
 
-from appliance.demo.rtsp_message import (
+from appliance.demo.rtsp_protocol import (
     HEAD_BYTES_MAX,
     BadRtspRequest,
     RtspRequestReader,

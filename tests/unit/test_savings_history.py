@@ -15,12 +15,12 @@ from fastapi.testclient import TestClient
 
 from appliance.base.clock import ManualClock, local_day
 from appliance.config import SiteConfig, load
+from appliance.dashboard.savings_history_api import ChartBar, bar_chart, round_up
 from appliance.settings.settings_service import SettingsService
 from appliance.store import verdict_stats
 from appliance.store.database import Database
 from appliance.store.meter import HOUR_S, HOURS_KEPT, Metric, MetricName
 from appliance.store.verdict_stats import DailyJudgeWork, judge_work_since
-from appliance.web.charts import ChartBar, bar_chart, round_up
 from tests.support.dashboard_site import Site
 
 NOON = 1_700_000_000 // 86400 * 86400 + 43200.0

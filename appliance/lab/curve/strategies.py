@@ -1,4 +1,4 @@
-"""The router and its baselines: the order in which each sends, and the alerts that it leaves to a person."""
+"""Defines the router and its baselines: the order in which each sends, and the alerts that it leaves to a person."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""`vedette evaluate`: measures detectors on labelled images and clips, side by side, and holds them against a gate.
+"""Runs `vedette evaluate`: measures detectors on labelled images and clips, and compares them with a gate.
 
-Its reports are JSON that a later gate reads, the table for people, and the figures that fell.
+It prints a table and the figures that fell, and writes reports as JSON, with which a later run can compare.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The routes of one module of an HTTP program, as declared; FastAPI builds each of them once, for all applications.
+"""The routes of one module of an HTTP program, and the parts that their handlers depend on.
+
+FastAPI builds each route once, for all applications.
 
 An `APIRouter` builds every route when it is declared (its parameters, validators and handler) and again when an
 application includes it, with what the application adds, and keeps both: 2.5 MB of the core's memory.
@@ -6,10 +8,10 @@ application includes it, with what the application adds, and keeps both: 2.5 MB 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
-from fastapi import APIRouter
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.datastructures import DefaultPlaceholder
 
 
@@ -35,3 +37,26 @@ class RouteList(APIRouter):
             if isinstance(options.get("response_class", self.default_response_class), DefaultPlaceholder):
                 own["response_class"] = self.default_response_class
             router.add_api_route(self.prefix + path, endpoint, **(options | own))
+
+
+Part = TypeVar("Part")
+
+
+def provide(app: FastAPI, *parts: object) -> None:
+    """Let the handlers of `app` depend on `parts`, each by its class."""
+    app.state.parts = {type(part): part for part in parts}
+
+
+def provided(kind: type[Part]) -> Callable[[Request], Coroutine[Any, Any, Part]]:
+    """Return the dependency on the part of a class: `Annotated[Templates, Depends(provided(Templates))]`."""
+
+    async def find(request: Request) -> Part:  # a coroutine, so that FastAPI takes no thread for it
+        return part_of(request, kind)
+
+    return find
+
+
+def part_of(request: Request, kind: type[Part]) -> Part:
+    """Return the part of a class, for a dependency of every route: FastAPI builds each parameter once a route."""
+    part: Part = request.app.state.parts[kind]
+    return part
