@@ -1,4 +1,4 @@
-"""Escalations that could not be judged, kept with the reason: written by the worker, read and requeued by a person."""
+"""Stores escalations that could not be judged, with the reason; a person lists and requeues them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which escalation is pulled next and how many at a time: notices what is stored, weighs priorities, shares by site."""
+"""Decides which escalation is pulled next and how many at a time: by stored messages, priorities and sites."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Evidence as pixels, decoded in sandboxes, and the choice of what a language model is shown.
+"""Decodes evidence in sandboxes, and chooses the images that a language model is shown.
 
 Neither what a site sends nor the libraries that read it are trusted.
 """

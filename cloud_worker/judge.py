@@ -1,4 +1,4 @@
-"""From an escalation to a verdict: fetched evidence in, a checked answer out, and `unsure` for everything else."""
+"""Makes a verdict of an escalation: fetched evidence in, a checked answer out, `unsure` for everything else."""
 
 from __future__ import annotations
 

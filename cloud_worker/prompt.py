@@ -1,4 +1,4 @@
-"""The text for a language model, and the form in which it must answer.
+"""Writes the text for a language model, and defines the form in which it must answer.
 
 PROMPT_VERSION changes with every word of the system text, a question's own number with every word of that question, and
 the schema's number with the form of the answer. A verdict names all three: `2026-11-4/enter.1` and `1`, and the

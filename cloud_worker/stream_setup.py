@@ -1,4 +1,4 @@
-"""The four JetStream streams and the worker's consumers: their settings, creation, and comparison with what is there.
+"""Creates the four JetStream streams and the worker's consumers, and compares existing ones with their settings.
 
 VEDETTE_ESCALATION is a work queue: an escalation leaves it when it is answered, so that its size is the backlog, which
 an autoscaler reads, and a full stream means escalations that no worker answered. VEDETTE_MEDIA and VEDETTE_VERDICT keep

@@ -1,4 +1,4 @@
-"""The broker's stream of verdicts: stores one, says whether it holds an answer; asks a site whether it still waits."""
+"""Uses the broker's stream of verdicts: stores one, looks one up; asks a site whether it still waits."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ class Worker:
             config.api, lambda case: self._handler.breaker.call(lambda: judge.verdict(case)), self.unready,
             self._announcer.price, judge.decoder, clock,
         )  # fmt: skip
-        self._add_gauges()
+        _add_gauges(self.metrics, self._backlog, self._slots, self._archive, self.unready)
 
     @property
     def counts(self) -> WorkerCounts:
@@ -270,17 +270,24 @@ class Worker:
             with contextlib.suppress(*NATS_ERRORS):
                 await client.flush(2)
 
-    def _add_gauges(self) -> None:
-        """Add the numbers that are read when the metrics are read."""
-        add, backlog, slots = self.metrics.add_gauge, self._backlog, self._slots
-        add("ready", "1 while escalations are taken.", lambda: not self.unready())
-        add("places", "Escalations that may be judged at a time.", lambda: slots.total)
-        add("backlog_sites", "Sites with an escalation stored at the broker.", lambda: backlog.stored.sites)
-        add("archive_waiting", "Verdicts that are not archived yet.", self._archive.waiting)
-        self.metrics.add_gauges("judging", "Escalations in hand.", slots.in_use)
-        self.metrics.add_gauges("backlog", "Escalations stored at the broker, those in hand included.", backlog.count)
-
     def _report_once(self, sentence: str) -> None:
         if sentence not in self._reported and len(self._reported) < REPORTED_MAX:
             self._reported.add(sentence)
             logger.warning("%s", sentence)
+
+
+def _add_gauges(
+    metrics: WorkerMetrics,
+    backlog: BacklogMonitor,
+    slots: ConcurrencySlots,
+    archive: ArchivePort,
+    unready: Callable[[], str],
+) -> None:
+    """Add the numbers that are read when the metrics are read."""
+    add = metrics.add_gauge
+    add("ready", "1 while escalations are taken.", lambda: not unready())
+    add("places", "Escalations that may be judged at a time.", lambda: slots.total)
+    add("backlog_sites", "Sites with an escalation stored at the broker.", lambda: backlog.stored.sites)
+    add("archive_waiting", "Verdicts that are not archived yet.", archive.waiting)
+    metrics.add_gauges("judging", "Escalations in hand.", slots.in_use)
+    metrics.add_gauges("backlog", "Escalations stored at the broker, those in hand included.", backlog.count)

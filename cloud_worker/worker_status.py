@@ -1,4 +1,4 @@
-"""The status of a worker: announced to the sites over NATS, and over HTTP as /metrics, /healthz and /readyz."""
+"""Publishes the status of a worker: to the sites over NATS, and over HTTP as /metrics, /healthz and /readyz."""
 
 from __future__ import annotations
 

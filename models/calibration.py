@@ -1,4 +1,4 @@
-"""Frames that tell a network's integers how large its numbers get: of the site's own recording, or of clips.
+"""Collects frames for the calibration of integer networks, from the site's own recording or from clips.
 
 They are decoded here, go into the arithmetic and are forgotten: nothing of them is written, and no frame leaves the
 box. What a quantised file holds of them is one range of numbers a layer.

@@ -1,4 +1,4 @@
-"""Networks of others, and variants of any network, as files that the appliance loads.
+"""Converts networks of others, and variants of any network, to files that the appliance loads.
 
     python -m models.export ultralytics yolo11n.pt --out models/yolo11n.onnx --size 416 416
     python -m models.export rfdetr nano --weights checkpoint.pth --out models/rfdetr-nano.onnx

@@ -1,4 +1,4 @@
-"""Variants of a network: FP16, integers for CPUs, integers as TensorRT wants them, and what Hailo's compiler takes.
+"""Makes variants of a network: FP16, integers for CPUs, integers for TensorRT, and input for Hailo's compiler.
 
 int8: activations of 8 bits unsigned, weights of 7 (two products of 8 may overflow 16 bits on a CPU without VNNI) or,
 more accurate, of 8 (`--bits 8`: such a CPU then takes slower kernels, onnx_runtime), a scale a channel.

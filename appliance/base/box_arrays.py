@@ -1,4 +1,4 @@
-"""Arrays of bounding boxes (x1, y1, x2, y2): overlaps, greedy matching, and average precision by two rules.
+"""Computes with arrays of bounding boxes (x1, y1, x2, y2): overlaps, greedy matching, average precision by two rules.
 
 Any unit, as long as all have the same.
 """

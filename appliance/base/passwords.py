@@ -1,4 +1,4 @@
-"""Passwords of users, hashed with argon2id and checked one at a time; codes that the console shows."""
+"""Hashes users' passwords with argon2id and checks them one at a time; makes codes that the console shows."""
 
 from __future__ import annotations
 

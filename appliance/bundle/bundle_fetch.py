@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from appliance.base.backoff import Backoff
 from appliance.base.clock import Clock, SystemClock
 from appliance.base.errors import ModelError, PreconditionError
-from appliance.bundle.bundle_store import BundleStore, locked
+from appliance.bundle.bundle_store import BundleStore, incoming, locked
 from appliance.bundle.manifest import Blob, BundleFile, BundleRef
 from appliance.bundle.repositories import LinkLost, Repository
 
@@ -65,7 +65,7 @@ class BundleFetch:
         Raise ModelError: what came is not what was signed; LinkLost after several attempts; PreconditionError: no room.
         Blobs that were fetched are kept for the next attempt.
         """
-        folder = self._store.incoming() / FETCHING
+        folder = incoming(self._store.root) / FETCHING
         with locked(folder, wait=False):
             plan = self.plan(genuine)
             _check_room(folder, plan.bytes_missing + plan.bytes_total)

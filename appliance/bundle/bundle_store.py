@@ -123,7 +123,7 @@ class BundleStore:
         PreconditionError if the disk refuses.
         """
         target = self.folder(manifest.ref)
-        with self.changing():
+        with locked(self.root):
             if (target / MANIFEST_FILE).is_file():
                 if (target / MANIFEST_FILE).read_bytes() == manifest_bytes:
                     with contextlib.suppress(ModelError):
@@ -131,7 +131,7 @@ class BundleStore:
                         return target
                 elif manifest.ref in self.in_force().used():
                     raise ModelError(f"{manifest.ref} is in force with another content: a version never changes")
-            building = self.incoming() / f"{manifest.ref}.building"
+            building = incoming(self.root) / f"{manifest.ref}.building"
             shutil.rmtree(building, ignore_errors=True)
             building.mkdir()
             fill(building)
@@ -151,10 +151,10 @@ class BundleStore:
 
     def remove(self, ref: BundleRef) -> None:
         """Remove an installed bundle. Raise PreconditionError if a pointer names it."""
-        with self.changing():
+        with locked(self.root):
             if ref in self.in_force().used():
                 raise PreconditionError(f"{ref} is in force, or what is gone back to: put another one in force first")
-            leaving = self.incoming() / f"{ref}.leaving"
+            leaving = incoming(self.root) / f"{ref}.leaving"
             shutil.rmtree(leaving, ignore_errors=True)
             if self.folder(ref).is_dir():
                 self.folder(ref).rename(leaving)
@@ -171,7 +171,7 @@ class BundleStore:
         quarantined, or the pointer is pinned.
         """
         self.check(ref)
-        with self.changing():
+        with locked(self.root):
             table = self.in_force()
             if ref in table.quarantined:
                 raise PreconditionError(f"{ref} is in quarantine: {table.quarantined[ref]}")
@@ -183,12 +183,12 @@ class BundleStore:
             if now is not None and now.bundle == ref:
                 before = now.before
             slot = InForce(ref, before, state, own.pinned if own is not None else False)
-            self._write(_with_slot(table, camera, slot))
+            _write_pointers(self, _with_slot(table, camera, slot))
         return slot
 
     def settle(self, camera: str = "", *, pinned: bool | None = None, proven: bool = False) -> InForce:
         """Say that the bundle in force is proven, or pin it or not; return the pointer. Raise PreconditionError."""
-        with self.changing():
+        with locked(self.root):
             table = self.in_force()
             slot = table.cameras.get(camera) if camera else table.everywhere
             if slot is None:
@@ -198,7 +198,7 @@ class BundleStore:
                 state="proven" if proven else slot.state,
                 pinned=slot.pinned if pinned is None else pinned,
             )
-            self._write(_with_slot(table, camera, slot))
+            _write_pointers(self, _with_slot(table, camera, slot))
         return slot
 
     def roll_back(self, camera: str = "") -> InForce | None:
@@ -206,38 +206,38 @@ class BundleStore:
 
         Raise PreconditionError: nothing of this camera is in force.
         """
-        with self.changing():
+        with locked(self.root):
             table = self.in_force()
             slot = table.cameras.get(camera) if camera else table.everywhere
             if slot is None:
                 raise PreconditionError(f"{camera or 'this appliance'} has no bundle of its own in force")
-            self._write(_with_slot(table, camera, self._before(slot, table)))
+            _write_pointers(self, _with_slot(table, camera, _way_back(self, slot, table)))
         return self.in_force().of(camera)
 
     def release(self, cameras: Iterable[str]) -> None:
         """Take the pointers of these cameras away: they have what all cameras have. Raise ModelError."""
         gone = set(cameras)
-        with self.changing():
+        with locked(self.root):
             table = self.in_force()
             own = {name: slot for name, slot in table.cameras.items() if name not in gone}
-            self._write(replace(table, cameras=own))
+            _write_pointers(self, replace(table, cameras=own))
 
     def withdraw(self) -> None:
         """Take the pointer of all cameras away: what comes with Vedette, or `detector.model` names, counts again."""
-        with self.changing():
-            self._write(replace(self.in_force(), everywhere=None))
+        with locked(self.root):
+            _write_pointers(self, replace(self.in_force(), everywhere=None))
 
     def quarantine(self, ref: BundleRef, reason: str) -> None:
         """Never put `ref` in force again, and go back wherever it is. Raise ModelError."""
-        with self.changing():
+        with locked(self.root):
             table = self.in_force()
             table = replace(table, quarantined={**table.quarantined, ref: reason})
             for camera, slot in table.pointers.items():
                 if slot.bundle == ref:
-                    table = _with_slot(table, camera, self._before(slot, table))
+                    table = _with_slot(table, camera, _way_back(self, slot, table))
                 elif slot.before == ref:
                     table = _with_slot(table, camera, replace(slot, before=None))
-            self._write(table)
+            _write_pointers(self, table)
 
     def end_probation(self, reason: str) -> tuple[BundleRef, ...]:
         """Quarantine every bundle on probation, and return them; none: none is, or that fails.
@@ -252,26 +252,23 @@ class BundleStore:
             return ()
         return found
 
-    def incoming(self) -> Path:
-        """Return the folder of what is not installed yet; it is made."""
-        path = self.root / _INCOMING
-        path.mkdir(parents=True, exist_ok=True)
-        return path
 
-    @contextlib.contextmanager
-    def changing(self) -> Iterator[None]:
-        """Hold the lock of the folder while something is changed. Raise PreconditionError: the disk refuses."""
-        with locked(self.root):
-            yield
+def incoming(root: Path) -> Path:
+    """Return the folder of what is not installed yet; it is made. root: of a store."""
+    path = root / _INCOMING
+    path.mkdir(parents=True, exist_ok=True)
+    return path
 
-    def _before(self, slot: InForce, table: InForceTable) -> InForce | None:
-        before = slot.before
-        if before is None or before in table.quarantined or not (self.folder(before) / MANIFEST_FILE).is_file():
-            return None
-        return InForce(before)
 
-    def _write(self, table: InForceTable) -> None:
-        replace_file(self, POINTER_FILE, _PointerFile.of(table))
+def _way_back(store: BundleStore, slot: InForce, table: InForceTable) -> InForce | None:
+    before = slot.before
+    if before is None or before in table.quarantined or not (store.folder(before) / MANIFEST_FILE).is_file():
+        return None
+    return InForce(before)
+
+
+def _write_pointers(store: BundleStore, table: InForceTable) -> None:
+    replace_file(store, POINTER_FILE, _PointerFile.of(table))
 
 
 class _Slot(ConfigModel):
@@ -322,7 +319,7 @@ def _read_pointers(path: Path) -> InForceTable:
 
 def replace_file(store: BundleStore, name: str, content: ConfigModel) -> None:
     """Replace a file of the store's folder as a whole: after a kill it is the old one or the new one. Raise OSError."""
-    path = store.incoming() / name
+    path = incoming(store.root) / name
     path.write_text(content.model_dump_json(indent=1) + "\n", encoding="utf-8")
     flush_to_disk(path)
     path.replace(store.root / name)

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from appliance.base.console import DOWNLOADED, CommandProgress
 from appliance.base.errors import ModelError, PreconditionError, UsageError
 from appliance.bundle.bundle_fetch import BundleFetch, FetchPlan
-from appliance.bundle.bundle_store import BundleStore, InForce
+from appliance.bundle.bundle_store import BundleStore, InForce, incoming, locked
 from appliance.bundle.manifest import MANIFEST_FILE, BundleManifest, BundleRef, ModelEntry, check_minimum, read_manifest
 from appliance.bundle.repositories import OciRepository, open_repository
 from appliance.bundle.rollout import begin_rollout, begin_shadow, end_shadow, shadow_of
@@ -256,8 +256,8 @@ def prune_command(*, as_json: bool) -> int:
     for ref in gone:
         store.remove(ref)
     if store.root.is_dir():
-        with store.changing():
-            shutil.rmtree(store.incoming(), ignore_errors=True)
+        with locked(store.root):
+            shutil.rmtree(incoming(store.root), ignore_errors=True)
     if as_json:
         print(json.dumps({"removed": [str(ref) for ref in gone], "bytes": sum(gone.values())}, indent=1))
     else:

@@ -66,7 +66,7 @@ class Core:
     def __init__(self, stores: CoreStores, settings: CoreSettings, backlog: WriteBacklog, clock: Clock) -> None:
         self._stores = stores
         self._settings = settings
-        stores.alerts.set_severity_after(settings.severity_after)
+        stores.alerts.escalations.severity_after = settings.severity_after
         self._next_settings: CoreSettings | None = None
         self._backlog = backlog
         self._clock = clock
@@ -146,7 +146,7 @@ class Core:
         if new is None:
             return
         old, self._settings = self._settings, new
-        self._stores.alerts.set_severity_after(new.severity_after)
+        self._stores.alerts.escalations.severity_after = new.severity_after
         for name, camera in old.cameras.items():
             following = new.cameras.get(name)
             same = following is not None and following.settings == camera.settings and old.alerts == new.alerts

@@ -30,7 +30,7 @@ from appliance.bundle.manifest import BundleRef
 from appliance.bundle.rollout import advance_rollout
 from appliance.config import OWN_NETWORKS_MAX, IngestConfig
 from appliance.core.ingest_supervisor import IngestSupervisor
-from appliance.core.ingest_trial import WAIT_SHARE_MAX, IngestRefused, IngestTooSlow, NetworkTrial
+from appliance.core.ingest_trial import WAIT_SHARE_MAX, IngestRefused, IngestTooSlow, IngestTrial, NetworkTrial
 from appliance.dashboard.deps import SwitchStatus
 from appliance.detect.model_files import AUTO_MODEL
 from appliance.sensors.linux_sensors import MemoryReading
@@ -55,6 +55,24 @@ class _Wanted:
 
     config: IngestConfig
     everywhere: BundleRef | None
+
+    @classmethod
+    def of(cls, config: IngestConfig, table: InForceTable) -> _Wanted:
+        """Return the settings with the pointers in them; of a network that the site file names, no pointer counts."""
+        asked, slot = config.detector.model, table.everywhere
+        follows = slot is not None and asked in (AUTO_MODEL, slot.bundle.name)
+        if asked != AUTO_MODEL:
+            return cls(config, slot.bundle if slot is not None and follows else None)
+        room = OWN_NETWORKS_MAX - len(config.own_networks())
+        pointers = {name: str(own.bundle) for name, own in table.cameras.items() if own.bundle != _bundle(slot)}
+        bundles = sorted(set(pointers.values()))[: max(0, room)]
+        cameras = {
+            name: each.model_copy(update={"model": pointers[name]})
+            if each.model is None and pointers.get(name) in bundles
+            else each
+            for name, each in config.cameras.items()
+        }
+        return cls(config.model_copy(update={"cameras": cameras}), _bundle(slot))
 
     @property
     def networks(self) -> dict[str, tuple[DetectorConfig, BundleRef | None]]:
@@ -98,7 +116,7 @@ class NetworkSwitch:
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._wake = threading.Event()
-        self._now = self._wanted(self._table())
+        self._now = _Wanted.of(self._config, _table_of(self._store))
         self._reported_at = float("-inf")
         self._reported = ""
         supervisor.adopt(self._now.config)
@@ -143,7 +161,7 @@ class NetworkSwitch:
         whole = config.second_look.model is not None and before.model_copy(update={"model": then.model}) != then
         if whole:
             with self._lock:
-                self._now = self._wanted(self._table())
+                self._now = _Wanted.of(self._config, _table_of(self._store))
             self._supervisor.reconfigure(self._now.config)
             return
         bridge = config.model_copy(update={"cameras": cameras, "detector": before})
@@ -154,12 +172,12 @@ class NetworkSwitch:
 
     def run_once(self) -> None:
         """Switch if other networks are to be in force; else judge those on probation."""
-        table = self._table()
+        table = _table_of(self._store)
         with self._lock:
-            wanted, now = self._wanted(table), self._now
+            wanted, now = _Wanted.of(self._config, table), self._now
         if wanted.networks == now.networks and wanted.cameras == now.cameras:
             self._judge(table, now)
-            self._advance()
+            _advance(self._store)
         elif self._supervisor.status.pid != 0:
             self._switch(wanted, now, table)
 
@@ -168,14 +186,14 @@ class NetworkSwitch:
         words = ", ".join(sorted(wanted.bundles)) or wanted.config.detector.model
         self.status = SwitchStatus("trying", words)
         try:
-            trial = self._tried(wanted, new)
+            trial = _tried(self._supervisor.trial, wanted, new, self._try_s_max)
         except IngestTooSlow as error:
             self._take_back(wanted, now, table, str(error))
             return
         except IngestRefused as error:
             self._refuse(wanted, now, table, str(error))
             return
-        if why := self._needs_restart(trial):
+        if why := _needs_restart(trial, self._now.config.detector.device, self._memory().left_bytes):
             self._restart(wanted, why)
             return
         self.status = SwitchStatus("loading", words)
@@ -194,31 +212,6 @@ class NetworkSwitch:
             self._restart(wanted, answer.reason)
         else:
             self._refuse(wanted, now, table, answer.reason)
-
-    def _tried(self, wanted: _Wanted, new: Iterable[str]) -> NetworkTrial:
-        """Have each new network loaded in a child of its own. Raise IngestRefused."""
-        networks: dict[str, DetectorConfig] = {}
-        memory_bytes: dict[str, int] = {}
-        seconds = 0.0
-        for name in new:
-            alone = wanted.config.model_copy(update={"detector": wanted.networks[name][0], "cameras": {}})
-            trial = self._supervisor.trial.run(alone, self._try_s_max, wait_share=WAIT_SHARE_MAX)
-            networks[name], memory_bytes[name] = trial.networks[SHARED], trial.memory_bytes[SHARED]
-            seconds += trial.seconds
-        return NetworkTrial(networks, memory_bytes, seconds)
-
-    def _needs_restart(self, trial: NetworkTrial) -> str:
-        """Return why the new networks cannot be loaded beside the old ones; '' if they can."""
-        for each in trial.networks.values():
-            if each.backend in ("hailo", "tensorrt") or each.provider == "tensorrt":
-                return f"{each.backend} takes one network at a time, or compiles it first"
-            if each.device not in ("auto", "cpu", self._now.config.detector.device):
-                return f"the device {each.device} is opened at the start of ingest"
-        need = MEMORY_FACTOR * sum(trial.memory_bytes.values()) + MEMORY_LEFT_BYTES
-        left = self._memory().left_bytes
-        if left is not None and left < need:
-            return f"two networks need {need / 1e6:.0f} MB of memory at once, and {left / 1e6:.0f} MB are left"
-        return ""
 
     def _restart(self, wanted: _Wanted, why: str) -> None:
         logger.warning("ingest is started anew for another network: %s", why)
@@ -259,7 +252,7 @@ class NetworkSwitch:
         named = ", ".join(sorted(wanted.bundles - now.bundles)) or wanted.config.detector.model
         self.status = SwitchStatus("refused", named, why)
         self._report(f"{named} is taken back, not blamed: this appliance was too busy to load it; try again: {why}")
-        if self._wanted(self._table()) == wanted:  # the site file names it: it is not tried each second
+        if _Wanted.of(self._config, _table_of(self._store)) == wanted:  # by the site file: not tried each second
             self._is_now(wanted)
             self._supervisor.adopt(now.config)
 
@@ -282,42 +275,10 @@ class NetworkSwitch:
             except (ModelError, PreconditionError) as error:
                 logger.warning("%s", error)
 
-    def _advance(self) -> None:
-        """Give a bundle that is rolled out to all cameras, once it has proven itself on the first ones."""
-        try:
-            if done := advance_rollout(self._store):
-                logger.info("%s", done)
-        except (ModelError, PreconditionError) as error:
-            logger.warning("%s", error)
-
     def _is_now(self, wanted: _Wanted) -> None:
         with self._lock:
             self._now = wanted
         self._supervisor.adopt(wanted.config)
-
-    def _wanted(self, table: InForceTable) -> _Wanted:
-        """Return the settings with the pointers in them; of a network that the site file names, no pointer counts."""
-        asked, slot = self._config.detector.model, table.everywhere
-        follows = slot is not None and asked in (AUTO_MODEL, slot.bundle.name)
-        if asked != AUTO_MODEL:
-            return _Wanted(self._config, slot.bundle if slot is not None and follows else None)
-        room = OWN_NETWORKS_MAX - len(self._config.own_networks())
-        pointers = {name: str(own.bundle) for name, own in table.cameras.items() if own.bundle != _bundle(slot)}
-        bundles = sorted(set(pointers.values()))[: max(0, room)]
-        cameras = {
-            name: each.model_copy(update={"model": pointers[name]})
-            if each.model is None and pointers.get(name) in bundles
-            else each
-            for name, each in self._config.cameras.items()
-        }
-        return _Wanted(self._config.model_copy(update={"cameras": cameras}), _bundle(slot))
-
-    def _table(self) -> InForceTable:
-        try:
-            return self._store.in_force()
-        except ModelError as error:
-            logger.warning("%s", error)
-            return InForceTable(None, {}, {})
 
     def _report(self, text: str) -> None:
         self._reported, self._reported_at = text, self._clock.monotonic()
@@ -325,3 +286,47 @@ class NetworkSwitch:
 
 def _bundle(slot: InForce | None) -> BundleRef | None:
     return None if slot is None else slot.bundle
+
+
+def _tried(trial_of: IngestTrial, wanted: _Wanted, new: Iterable[str], cpu_s_max: float) -> NetworkTrial:
+    """Have each new network loaded in a child of its own. Raise IngestRefused."""
+    networks: dict[str, DetectorConfig] = {}
+    memory_bytes: dict[str, int] = {}
+    seconds = 0.0
+    for name in new:
+        alone = wanted.config.model_copy(update={"detector": wanted.networks[name][0], "cameras": {}})
+        trial = trial_of.run(alone, cpu_s_max, wait_share=WAIT_SHARE_MAX)
+        networks[name], memory_bytes[name] = trial.networks[SHARED], trial.memory_bytes[SHARED]
+        seconds += trial.seconds
+    return NetworkTrial(networks, memory_bytes, seconds)
+
+
+def _needs_restart(trial: NetworkTrial, device: str, left_bytes: int | None) -> str:
+    """Return why the new networks cannot be loaded beside the old ones, which are on `device`; '' if they can."""
+    for each in trial.networks.values():
+        if each.backend in ("hailo", "tensorrt") or each.provider == "tensorrt":
+            return f"{each.backend} takes one network at a time, or compiles it first"
+        if each.device not in ("auto", "cpu", device):
+            return f"the device {each.device} is opened at the start of ingest"
+    need = MEMORY_FACTOR * sum(trial.memory_bytes.values()) + MEMORY_LEFT_BYTES
+    if left_bytes is not None and left_bytes < need:
+        return f"two networks need {need / 1e6:.0f} MB of memory at once, and {left_bytes / 1e6:.0f} MB are left"
+    return ""
+
+
+def _advance(store: BundleStore) -> None:
+    """Give a bundle that is rolled out to all cameras, once it has proven itself on the first ones."""
+    try:
+        if done := advance_rollout(store):
+            logger.info("%s", done)
+    except (ModelError, PreconditionError) as error:
+        logger.warning("%s", error)
+
+
+def _table_of(store: BundleStore) -> InForceTable:
+    """Return the pointers; none if their file is damaged."""
+    try:
+        return store.in_force()
+    except ModelError as error:
+        logger.warning("%s", error)
+        return InForceTable(None, {}, {})

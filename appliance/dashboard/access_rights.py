@@ -1,4 +1,4 @@
-"""The access rights of all routes in one table, and the one place that checks each request against it."""
+"""Defines the access rights of all routes in one table, and checks each request against it in one place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which Python has HailoRT's bindings, and how a helper is started under it; without numpy, for the core."""
+"""Finds the Python that has HailoRT's bindings and starts a helper under it; without numpy, for the core."""
 
 from __future__ import annotations
 

@@ -126,6 +126,8 @@ class NetworkDetector:
         size = (self._inputs.width, self._inputs.height)
         trial = _NetworkTrial(path, runtime, self._inputs, head, label_names or class_labels.named(path, metadata))
         self._head = trial.head(size)
+        self.head_name = self._head.name
+        """How its answer is read: one of HeadName. `models.export` tells it of each file that it makes."""
         self.shape_step = trial.step(self._head)
         self._heads: dict[tuple[int, int], OutputHead] = {size: self._head}
         self._letterbox = Letterbox(*size, self._head.form.placing, self.shape_step, trial.sizes(self._head))
@@ -139,11 +141,6 @@ class NetworkDetector:
             log.warning("%s: %s", path, self.warning)
         lines = calibration or model_files.lines_from_metadata(path.name, metadata)
         self.calibration = model_files.to_common_scale(lines, self.labels)
-
-    @property
-    def head_name(self) -> str:
-        """How its answer is read: one of HeadName. `models.export` tells it of each file that it makes."""
-        return self._head.name
 
     @property
     def batch_max(self) -> int:
@@ -204,7 +201,8 @@ class NetworkDetector:
                 outputs = self.runtime.run_frames(batch, places, pixels, self._inputs.sizes_feed(len(batch)))
             except DetectorError as error:
                 raise DetectorError(f"{self.name}: {error}") from None
-            found |= zip(numbers, self._rows([(frame.width, frame.height) for frame in batch], outputs), strict=True)
+            sizes = [(frame.width, frame.height) for frame in batch]
+            found |= zip(numbers, map(self._found, sizes, _rows(outputs, len(batch))), strict=True)
         return [found[number] for number in range(len(frames))]
 
     def close(self) -> None:
@@ -239,18 +237,15 @@ class NetworkDetector:
             outputs = self.runtime.run(self._inputs.feed(self._tensor(frames)))
         except DetectorError as error:
             raise DetectorError(f"{self.name}: {error}") from None
-        return self._rows([(frame.shape[1], frame.shape[0]) for frame in frames], outputs)
-
-    def _rows(self, sizes: Sequence[tuple[int, int]], outputs: Mapping[str, Array]) -> list[Detections]:
-        """Return each frame's detections: a row of every output is a frame's. sizes: of the frames."""
-        if len(sizes) == 1:
-            return [self._found(sizes[0], outputs)]
-        rows = ({name: array[row : row + 1] for name, array in outputs.items()} for row in range(len(sizes)))
-        return [self._found(size, row) for size, row in zip(sizes, rows, strict=True)]
+        sizes = [(frame.shape[1], frame.shape[0]) for frame in frames]
+        return list(map(self._found, sizes, _rows(outputs, len(frames))))
 
     def _found(self, size: tuple[int, int], outputs: Mapping[str, Array]) -> Detections:
         """Return the detections. outputs: of this frame alone; size: its (width, height)."""
-        found = self._head_at(self.input_size(*size)).decode(outputs, self._score_min, self._preference)
+        shape = self.input_size(*size)
+        if shape not in self._heads:  # few: shapes are multiples of `shape_step` up to the usual size
+            self._heads[shape] = yolo_detr_ssd_heads.resized_head(self._head, shape)
+        found = self._heads[shape].decode(outputs, self._score_min, self._preference)
         if not len(found):
             return found
         shares = self._letterbox.to_shares(found.boxes, *size)
@@ -269,8 +264,11 @@ class NetworkDetector:
             self._buffers.mine = buffer = InputBuffer(self._inputs, self._letterbox, self._head.form)
         return buffer.fill(frames)
 
-    def _head_at(self, size: tuple[int, int]) -> OutputHead:
-        """Remembered: at most one a shape, and shapes are multiples of `shape_step` up to the usual size."""
-        if size not in self._heads:
-            self._heads[size] = yolo_detr_ssd_heads.resized_head(self._head, size)
-        return self._heads[size]
+
+def _rows(outputs: Mapping[str, Array], count: int) -> Iterator[Mapping[str, Array]]:
+    """Yield the outputs of each of `count` frames: a row of every output is a frame's."""
+    if count == 1:
+        yield outputs
+        return
+    for row in range(count):
+        yield {name: array[row : row + 1] for name, array in outputs.items()}

@@ -1,4 +1,4 @@
-"""ONNX Runtime as a NetworkRuntime: on the CPU, or on an NVIDIA GPU by CUDA or TensorRT."""
+"""Runs a network by ONNX Runtime: on the CPU, or on an NVIDIA GPU by CUDA or TensorRT."""
 
 from __future__ import annotations
 

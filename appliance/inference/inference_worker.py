@@ -1,4 +1,4 @@
-"""The thread that owns the detectors: one for all cameras, perhaps another one for some.
+"""Runs the detectors in one thread: one detector for all cameras, perhaps another one for some.
 
 It runs the inferences that the scheduler selects, retries failed ones, and hands the results back.
 """

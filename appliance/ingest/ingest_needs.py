@@ -1,4 +1,4 @@
-"""The ports and files that cameras need; a running ingest process cannot get more, as no confinement is widened.
+"""Lists the ports and files that cameras need. A running ingest process cannot get more: its confinement is fixed.
 
 The supervisor compares them before it hands cameras to a process that runs (see `supervisor`). That process uses them
 when it confines itself (`ingest_policy`).

@@ -107,7 +107,7 @@ class IngestProcess:
         cameras, self._health, self._storage = settings.cameras, settings.health, settings.storage
         self._faults: dict[str, HealthEvent] = {}  # of cameras, by id, while they last
         self._networks = Networks(networks, load, self._emit)
-        self._prefer_labels(cameras.values())
+        _prefer_labels(self._networks, cameras.values())
         self._new_tracker = new_tracker
         self._channel = channel
         self._clock = clock
@@ -123,14 +123,12 @@ class IngestProcess:
         self._cameras = {name: self._make_camera(name, camera) for name, camera in cameras.items() if camera.enabled}
         self._wanted: Mapping[str, config.CameraConfig] | None = None
         self._sampler = FrameHandOver(self._live_memory, self._emit)
-        worker = InferenceWorker(networks.shared, self._streams(), clock, self._wake_worker, self._sampler.offer)
+        streams = [camera.stream for camera in self._cameras.values()]
+        worker = InferenceWorker(networks.shared, streams, clock, self._wake_worker, self._sampler.offer)
         self._worker = worker
         self._watchdog = ApplianceWatchdog(self._health, self._emit, clock)
         recheck_detector = load_recheck_detector or (lambda: worker.idle_detector)
         self._rechecks = RecheckWorker(Path(self._storage.dir), recheck_detector, self._emit, clock)
-
-    def _streams(self) -> list[DetectStream]:
-        return [camera.stream for camera in self._cameras.values()]
 
     def _make_camera(self, name: str, camera: config.CameraConfig) -> _RunningCamera:
         health, clock = self._health, self._clock
@@ -165,7 +163,7 @@ class IngestProcess:
             known_before=len(parked.objects) > 0,
             hardware=self._hardware.of(name, camera),
         )
-        for unknown in self._unknown_labels(name, camera):
+        for unknown in _unknown_labels(self._networks, name, camera):
             logger.warning("%s", unknown)
         substream = standby = None
         if recorder is not None and self._live_memory is not None:
@@ -241,7 +239,7 @@ class IngestProcess:
         wanted, self._wanted = self._wanted, None
         if wanted is None:
             return
-        self._prefer_labels(wanted.values())
+        _prefer_labels(self._networks, wanted.values())
         enabled = {name: camera for name, camera in wanted.items() if camera.enabled}
         gone = {
             name: running
@@ -252,11 +250,11 @@ class IngestProcess:
         for name, running in stay.items():
             running.analysis.watch_lines(enabled[name].rule_lines)
         self._worker.replace_clients([running.stream for running in stay.values()])
-        self._stop_cameras(gone.values())
+        _stop_cameras(gone.values(), self._clock)
         self._end_faults(gone)
         new = {name: self._make_camera(name, camera) for name, camera in enabled.items() if name not in stay}
         self._cameras = {name: stay.get(name) or new[name] for name in enabled}
-        self._worker.replace_clients(self._streams())
+        self._worker.replace_clients([camera.stream for camera in self._cameras.values()])
         for running in new.values():
             running.runner.start()
         if gone or new:
@@ -265,17 +263,12 @@ class IngestProcess:
                 ", ".join(new) or "none",
             )  # fmt: skip
 
-    def _prefer_labels(self, cameras: Iterable[config.CameraConfig]) -> None:
-        labels = config.rule_labels(cameras)
-        for network in self._networks.table.loaded.values():
-            prefer_labels(network, labels)
-
     def _apply_networks(self) -> None:
         """Hand networks that were loaded meanwhile to the cameras, whose next frames they examine."""
         self._networks.note_sizes({camera.analysis.probe.size for camera in self._cameras.values()})
         if not self._networks.take_ready():
             return
-        self._prefer_labels(camera.settings for camera in self._cameras.values())
+        _prefer_labels(self._networks, (camera.settings for camera in self._cameras.values()))
         for name, camera in self._cameras.items():
             camera.analysis.use_detector(self._networks.table.of(name))
         self._worker.replace_detector(self._networks.table.shared)
@@ -298,24 +291,6 @@ class IngestProcess:
                 100 * shedding.fps_share, 100 * shedding.input_share, shedding.memory_step,
             )  # fmt: skip
 
-    def _unknown_labels(self, name: str, camera: config.CameraConfig) -> list[str]:
-        return [
-            f"camera {name}: {each.text}" for each in unknown_labels(camera.rules, self._networks.table.of(name).labels)
-        ]
-
-    def _stop_cameras(self, cameras: Collection[_RunningCamera]) -> None:
-        """Stop the cameras: their segments are closed and their last counters emitted."""
-        for camera in cameras:
-            camera.runner.stop()
-        deadline = self._clock.monotonic() + STOP_S_MAX
-        for camera in cameras:
-            if not camera.runner.join(max(0.0, deadline - self._clock.monotonic())):
-                logger.warning("a camera's thread did not end in time; its last fragment may be missing")
-            camera.runner.tick()
-            camera.parked.close()
-            for ring in camera.rings:
-                ring.close()
-
     def _end_faults(self, cameras: Collection[str]) -> None:
         """End what is wrong with these cameras: who judged it is gone, and who follows tells it anew if it lasts."""
         now = self._clock.now()
@@ -324,7 +299,9 @@ class IngestProcess:
 
     def _tick(self) -> None:
         worker = self._worker
-        self._check_policy()
+        names_fail = any(camera.runner.lacks_name for camera in self._cameras.values())
+        if self._policy is not None and self._policy.is_outdated(names_fail=names_fail):
+            raise PolicyOutdated("files or folders that this process may use were replaced")
         self._apply_wanted()
         self._apply_networks()
         self._apply_shedding()
@@ -355,11 +332,6 @@ class IngestProcess:
             self._watchdog.record_restart()
             raise
 
-    def _check_policy(self) -> None:
-        names_fail = any(camera.runner.lacks_name for camera in self._cameras.values())
-        if self._policy is not None and self._policy.is_outdated(names_fail=names_fail):
-            raise PolicyOutdated("files or folders that this process may use were replaced")
-
     def _warnings(self) -> list[str]:
         dropped, shared = self._channel.dropped(), self._networks.table.shared
         has_fixed_input = not (isinstance(shared, VariableInput) and shared.shape_step)
@@ -369,7 +341,7 @@ class IngestProcess:
             *(each.warning for each in self._networks.table.loaded.values()),
         ]
         for name, running in self._cameras.items():
-            texts += self._unknown_labels(name, running.settings)
+            texts += _unknown_labels(self._networks, name, running.settings)
         if self._shedding_applied.input_share < 1 and has_fixed_input:
             texts.append("the network takes one size alone: the appliance is hot, and the resolution stays as it is")
         if dropped:
@@ -379,7 +351,7 @@ class IngestProcess:
     def _end(self, writer: threading.Thread, worker: threading.Thread) -> None:
         self._rechecks.stop()
         self._worker.stop()
-        self._stop_cameras(self._cameras.values())
+        _stop_cameras(self._cameras.values(), self._clock)
         worker.join(1.0)
         self._channel.close()
         writer.join(1.0)
@@ -394,6 +366,30 @@ class IngestProcess:
             self._channel.put(message)
         except ChannelClosed:
             self._stop.set()
+
+
+def _prefer_labels(networks: Networks, cameras: Iterable[config.CameraConfig]) -> None:
+    labels = config.rule_labels(cameras)
+    for network in networks.table.loaded.values():
+        prefer_labels(network, labels)
+
+
+def _unknown_labels(networks: Networks, name: str, camera: config.CameraConfig) -> list[str]:
+    return [f"camera {name}: {each.text}" for each in unknown_labels(camera.rules, networks.table.of(name).labels)]
+
+
+def _stop_cameras(cameras: Collection[_RunningCamera], clock: Clock) -> None:
+    """Stop the cameras: their segments are closed and their last counters emitted."""
+    for camera in cameras:
+        camera.runner.stop()
+    deadline = clock.monotonic() + STOP_S_MAX
+    for camera in cameras:
+        if not camera.runner.join(max(0.0, deadline - clock.monotonic())):
+            logger.warning("a camera's thread did not end in time; its last fragment may be missing")
+        camera.runner.tick()
+        camera.parked.close()
+        for ring in camera.rings:
+            ring.close()
 
 
 def _ingest_settings(camera: config.CameraConfig) -> object:

@@ -1,4 +1,4 @@
-"""Motion detection: how much has moved and where, as a priority for the detector, never a permission to skip a camera.
+"""Detects motion: how much moved and where, as a priority for the detector, never a permission to skip a camera.
 
 A fine brightness plane is compared with a slowly following background, cell by cell. Each cell learns how far it
 usually is off (sensor noise at night, leaves, rain), and how widely that varies; what goes beyond is motion. Cells

@@ -382,7 +382,7 @@ def _repeat_reason(notices: NoticeStore, name: str, target: Target, item: OpenNo
 
 def _audit_health(notices: NoticeStore, name: str, row: AuditRow) -> None:
     try:
-        notices.record_left(row)
+        notices.audit.write(row)
     except StoreUnavailable as error:  # it has left, and must not be sent twice
         logger.warning("%s was told, which cannot be recorded: %s (%s)", name, row.why, error)
 

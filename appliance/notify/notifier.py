@@ -183,13 +183,14 @@ class Notifier:
 
     def _expire(self) -> None:
         """Give up, visibly, notices that are too old, too many, or of a target that no longer exists."""
-        for row in self._notices.overdue(self._clock.now()):
-            hours = (row.expire_t - row.created_t) / 3600
-            self._give_up(row, f"given up after {hours:.3g} h: {row.reason or 'it could not be sent'}")
+        now = self._clock.now()
+        for row in self._notices.undeliverable(now, tuple(self._targets)):
+            hours, why = (row.expire_t - row.created_t) / 3600, row.reason or "it could not be sent"
+            is_late = row.expire_t <= now
+            gone = "given up: the site file has no such target (any more)"
+            self._give_up(row, f"given up after {hours:.3g} h: {why}" if is_late else gone)
         for row in self._notices.overflow():
             self._give_up(row, "given up: too many messages wait for this target")
-        for row in self._notices.unknown_targets(tuple(self._targets)):
-            self._give_up(row, "given up: the site file has no such target (any more)")
 
     def _give_up(self, row: NoticeRow, why: str) -> None:
         self._notices.end(row, "given_up", why)

@@ -1,4 +1,4 @@
-"""Stretches of the recording replayed with the settings in force and with others, and what differs between the two."""
+"""Replays stretches of the recording with the settings in force and with others, and compares the results."""
 
 from __future__ import annotations
 

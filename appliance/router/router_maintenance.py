@@ -1,4 +1,4 @@
-"""Maintenance of the router once a second, and the silent audit of frames in which nothing was reported."""
+"""Maintains the router once a second, and takes frames in which nothing was reported for the audit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which rules report now, and which targets are notified: the profile in force, its schedule, and what is paused."""
+"""Decides which rules report now and which targets are notified: profile in force, schedule, pauses."""
 
 from __future__ import annotations
 

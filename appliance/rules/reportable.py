@@ -1,4 +1,4 @@
-"""The reportable things of a rule: its place and labels, its event, and the labels that the network does not know."""
+"""Says what a rule can report: its place and labels, its event, and labels that the network does not know."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Debounced zone membership, dwell time and directed line crossing of a track."""
+"""Computes zone membership, dwell time and directed line crossing of a track, debounced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The dashboard's jobs on recorded video, run in a sandbox of low priority (`sandbox.Sandbox`)."""
+"""Runs the dashboard's jobs on recorded video in a sandbox of low priority (`sandbox.Sandbox`)."""
 
 from __future__ import annotations
 

@@ -15,12 +15,11 @@ from appliance.store.decisions import write_decision
 from appliance.store.escalations import (
     UNSETTLED,
     EscalationStore,
-    SeverityAfter,
     VerdictEffect,
     in_states,
 )
 from appliance.store.notices import NewNotice, write_notices
-from appliance.store.review_writes import ReviewStore, changes_of_alert
+from appliance.store.review_writes import changes_of_alert
 from appliance.store.rows import (
     ALERT_COLUMNS,
     AlertDetail,
@@ -34,7 +33,7 @@ from appliance.store.rows import (
     read_step,
     read_verdict,
 )
-from appliance.types import TEACHING_KINDS, AlertChange, Event, Review, Route
+from appliance.types import TEACHING_KINDS, AlertChange, Event, Route
 
 logger = logging.getLogger(__name__)
 
@@ -81,12 +80,8 @@ class AlertStore:
 
     def __init__(self, db: Database) -> None:
         self._db = db
-        self._escalations = EscalationStore(db)
+        self.escalations = EscalationStore(db)
         self.orphans = 0
-
-    def set_severity_after(self, severity_after: SeverityAfter) -> None:
-        """From now on a verdict makes this of an alert's severity; before, nothing. Any thread."""
-        self._escalations.severity_after = severity_after
 
     def apply(
         self,
@@ -113,7 +108,7 @@ class AlertStore:
             for event in suppressed:
                 write_event(connection, event, alert.run, None)
             if escalation is not None:
-                changed |= self._escalations.add(escalation, priority, route)
+                changed |= self.escalations.add(escalation, priority, route)
             if route is not None:
                 write_decision(connection, route, self._db.clock.now())
             changed |= write_notices(connection, notices)
@@ -144,18 +139,18 @@ class AlertStore:
             step = self._step(connection, verdict)
             if step is None:
                 return False
-            return self._escalations.settle(verdict, step if verdict.step is None else verdict.step, t)
+            return self.escalations.settle(verdict, step if verdict.step is None else verdict.step, t)
 
     def take_verdict(self, verdict: wire.Verdict, t: float) -> VerdictEffect:
         """Apply what a worker sent: a final verdict, once, or a request for more, once a step. Raises StoreError."""
         if verdict.need is None:
             if self.apply_verdict(verdict, t):
                 return "settled"
-            return "reason" if self._escalations.complete(verdict) else "known"
+            return "reason" if self.escalations.complete(verdict) else "known"
         with self._db.transaction() as connection:
             if self._step(connection, verdict) is None:
                 return "known"
-            return self._escalations.request_more(verdict, t)
+            return self.escalations.request_more(verdict, t)
 
     def _step(self, connection: sqlite3.Connection, verdict: wire.Verdict) -> int | None:
         """Return the present step of the verdict's escalation; None when this appliance has no such escalation."""
@@ -170,10 +165,6 @@ class AlertStore:
             return None
         step: int = row["step"]
         return step
-
-    def review(self, alert_id: str, review: Review | None, t: float) -> bool:
-        """Write a person's review (None takes it back); False when there is no such alert."""
-        return bool(ReviewStore(self._db).review([alert_id], review, t))
 
     def page(
         self, before: AlertCursor | None = None, limit: int = 50, wanted: AlertQuery = EVERY_ALERT

@@ -97,7 +97,8 @@ class NoticeStore:
 
     def __init__(self, db: Database) -> None:
         self._db = db
-        self._audit = AuditStore(db)
+        self.audit = AuditStore(db)
+        """For a message that belongs to no alert."""
 
     def open(self, target: str) -> list[OpenNotice]:
         """Return the notices to send to a target: the least tried first, then the most severe, then the oldest."""
@@ -167,12 +168,8 @@ class NoticeStore:
                 self._db.latencies.observe("told", sent.t - row.created_t)
             for left in (sent.audit, sent.audit_image):
                 if left is not None:
-                    self._audit.write(left, connection)
+                    self.audit.write(left, connection)
             bump_rev(self._db, connection, row.alert)
-
-    def record_left(self, row: AuditRow) -> None:
-        """Record that a message that belongs to no alert left the site. Raise StoreError."""
-        self._audit.write(row)
 
     def record_failure(self, row: NoticeRow, reason: str, *, doubtful: bool) -> None:
         """Record that a message did not arrive or, if doubtful, may not have arrived. Raise StoreError."""
@@ -215,10 +212,6 @@ class NoticeStore:
             incident, alert, target, OPEN_MAX,
         )  # fmt: skip
 
-    def overdue(self, t: float) -> list[NoticeRow]:
-        """Return the notices that could not be sent in time."""
-        return _notices(self._db, f"SELECT * FROM notice WHERE state IN {_OPEN} AND expire_t <= ? LIMIT ?", t, OPEN_MAX)
-
     def overflow(self, most: int = OPEN_MAX) -> list[NoticeRow]:
         """Return the notices to drop of targets for which more than `most` wait: the least severe, then the oldest."""
         return _notices(
@@ -231,12 +224,13 @@ class NoticeStore:
             most, OPEN_MAX,
         )  # fmt: skip
 
-    def unknown_targets(self, known: Sequence[str]) -> list[NoticeRow]:
-        """Return the open notices to targets that the site file no longer has."""
+    def undeliverable(self, t: float, known: Sequence[str]) -> list[NoticeRow]:
+        """Return the open notices that could not be sent by `t`, or whose target the site file no longer has."""
         marks = ", ".join("?" * len(known))
         return _notices(
             self._db,
-            f"SELECT * FROM notice WHERE state IN {_OPEN} AND target NOT IN ({marks}) LIMIT ?",
+            f"SELECT * FROM notice WHERE state IN {_OPEN} AND (expire_t <= ? OR target NOT IN ({marks})) LIMIT ?",
+            t,
             *known,
             OPEN_MAX,
         )

@@ -1,4 +1,4 @@
-"""Storage quotas of each class of recording: its limits in the site file, its size and growth, from running sums."""
+"""Computes storage quotas of each class of recording: limits in the site file, size and growth, from running sums."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The appearance of an object: histograms of brightness and colour of its upper and lower half."""
+"""Describes the appearance of an object: histograms of brightness and colour of its upper and lower half."""
 
 from __future__ import annotations
 

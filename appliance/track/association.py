@@ -1,4 +1,4 @@
-"""The cost of assigning a detection to a track, and the assignment of least total cost (Hungarian algorithm)."""
+"""Computes the cost of assigning a detection to a track, and the assignment of least total cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory of the stationary objects before one camera, parked vehicles above all, over sessions and restarts."""
+"""Remembers the stationary objects of one camera, mainly parked vehicles, over sessions and restarts."""
 
 from __future__ import annotations
 

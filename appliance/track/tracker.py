@@ -1,4 +1,4 @@
-"""One multi-object tracker per camera: from detections of single frames to objects that keep their number."""
+"""Tracks the objects of one camera: from detections of single frames to objects that keep their number."""
 
 from __future__ import annotations
 

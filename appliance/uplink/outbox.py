@@ -97,11 +97,13 @@ class Outbox:
     def __init__(self, db: Database, expire_s: float, ttl_s: Mapping[str, float] | None = None) -> None:
         """expire_s: the age at which an escalation is given up; ttl_s: the same for some priorities."""
         self._db = db
+        self.probe = db.probe
+        """Checks that a send could be recorded now. Raises StoreUnavailable while it could not."""
         self._store = OutboxStore(db)
         self.queue = OutboxQueue(db)
         """Its rows in the order in which they go, expire or are given up."""
         self._escalations = EscalationStore(db)
-        self._audit = AuditStore(db)
+        self._audit = _SentAudit(db)
         self.clock_offset = ClockOffset(db)
         self._expire_s = dict.fromkeys(wire.PRIORITIES, expire_s) | dict(ttl_s or {})
 
@@ -110,10 +112,6 @@ class Outbox:
     def media_of(self, escalation: str) -> list[MediaRow]:
         """Return the files that an escalation carries, in order."""
         return self._escalations.media(escalation)
-
-    def probe(self) -> None:
-        """Check that a send could be recorded now. Raise StoreUnavailable while it could not."""
-        self._db.probe()
 
     # How far it got
 
@@ -127,7 +125,7 @@ class Outbox:
             self._store.set_chunks_acked(media, chunks_acked)
             self._store.add_bytes(row, bytes_sent)
             if chunks_acked >= media.ref.chunks:
-                self._record_sent(row, media.ref.kind, media.ref.bytes, media.ref.sha256)
+                self._audit.record(row, media.ref.kind, media.ref.bytes, media.ref.sha256)
 
     def sent(self, row: EscalationRow, t: float, bytes_sent: int) -> None:
         """Record that the broker has stored the escalation."""
@@ -136,7 +134,7 @@ class Outbox:
         with self._db.transaction():
             self._store.mark_sent(row, t)
             self._store.add_bytes(row, bytes_sent)
-            self._record_sent(row, "facts", len(facts), hashlib.sha256(facts).hexdigest(), note)
+            self._audit.record(row, "facts", len(facts), hashlib.sha256(facts).hexdigest(), note)
 
     def failed(self, row: EscalationRow, error: str, bytes_sent: int = 0) -> None:
         """Record a failed attempt; `bytes_sent` may have left all the same."""
@@ -160,14 +158,14 @@ class Outbox:
     def media_lost(self, row: EscalationRow, media: MediaRow, reason: str) -> None:
         """Send the escalation without a file that cannot be read any more, with the reason."""
         with self._db.transaction():
-            self._record_partly_sent(row, media, "given up")
+            self._audit.record_part(row, media, "given up")
             self._store.drop_medium(row, media, reason)
 
     def withhold(self, row: EscalationRow) -> None:
         """Take all images from an escalation: this camera sends none (any more)."""
         with self._db.transaction():
             for media in self.media_of(row.id):
-                self._record_partly_sent(row, media, "withheld")
+                self._audit.record_part(row, media, "withheld")
             self._store.drop_all_media(row)
 
     def answered_here(self, row: EscalationRow, take: Callable[[], VerdictEffect]) -> VerdictEffect:
@@ -175,7 +173,7 @@ class Outbox:
         with self._db.transaction():
             effect = take()
             for media in self.media_of(row.id) if effect == "settled" else ():
-                self._record_partly_sent(row, media, "judged on the appliance")
+                self._audit.record_part(row, media, "judged on the appliance")
             return effect
 
     # How it ends without a verdict
@@ -208,7 +206,7 @@ class Outbox:
             carried = self.media_of(row.id)
             paths = self._store.drop(row, why)
             for media in carried if paths is not None else ():
-                self._record_partly_sent(row, media, "given up")
+                self._audit.record_part(row, media, "given up")
             return paths
 
     def _expire(self, row: EscalationRow, age_s: float) -> None:
@@ -228,7 +226,7 @@ class Outbox:
                 why = "no verdict came" if row.state == "sent" else f"could not be sent ({cause})"
                 ended = self._store.expire(row, f"given up after {hours}: {why}")
             for media in self.media_of(row.id) if ended else ():
-                self._record_partly_sent(row, media, "given up")
+                self._audit.record_part(row, media, "given up")
 
     # The clock
 
@@ -239,9 +237,15 @@ class Outbox:
                 self._store.shift_clock(step_s)
             self.clock_offset.save()
 
-    # The audit
 
-    def _record_sent(self, row: EscalationRow, kind: AuditKind, size: int, sha256: str, note: str = "") -> None:
+class _SentAudit:
+    """The audit of what the outbox sends. State: none. Raises StoreError."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+        self._rows = AuditStore(db)
+
+    def record(self, row: EscalationRow, kind: AuditKind, size: int, sha256: str, note: str = "") -> None:
         """Write an audit row for sent data, in the caller's transaction. note: anything unusual about it."""
         entry = AuditRow(
             t=self._db.clock.now(),
@@ -253,13 +257,13 @@ class Outbox:
             why=f"{note}rule {row.body.rule}: {row.body.question}"[:_WHY_CHARS_MAX],
         )
         with self._db.transaction(durable=False) as connection:
-            self._audit.write(entry, connection)
+            self._rows.write(entry, connection)
 
-    def _record_partly_sent(self, row: EscalationRow, media: MediaRow, note: str) -> None:
+    def record_part(self, row: EscalationRow, media: MediaRow, note: str) -> None:
         """Audit a file of which only some chunks left."""
         if 0 < media.chunks_acked < media.ref.chunks:
             size = min(media.chunks_acked * wire.CHUNK_BYTES, media.ref.bytes)
-            self._record_sent(row, media.ref.kind, size, media.ref.sha256, f"in part, then {note}; ")
+            self.record(row, media.ref.kind, size, media.ref.sha256, f"in part, then {note}; ")
 
 
 class OutboxQuota:

@@ -1,4 +1,4 @@
-"""The order in which escalations are sent: live before backlog, urgent before less urgent, a share for the backlog."""
+"""Orders escalations for sending: live before backlog, urgent before less urgent, a share for the backlog."""
 
 from __future__ import annotations
 

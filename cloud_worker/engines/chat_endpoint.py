@@ -1,4 +1,4 @@
-"""The HTTP side of a model server with OpenAI's chat completions: one request, its limits, and what went wrong."""
+"""Sends requests to a model server with OpenAI's chat completions, within limits, and explains failures."""
 
 from __future__ import annotations
 

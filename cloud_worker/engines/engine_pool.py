@@ -1,4 +1,4 @@
-"""Several engines as one: the best that answers is asked, the next when it is away, and a second one when it is slow.
+"""Asks several engines as one: the best that answers, the next when it is away, a second one when it is slow.
 
 The order is a ladder: all engines of the lowest `order` first (a large model, on several servers), then those of the
 next one (a small model), and last, say, a detector that looks again; what none of them answers a person has to look at.

@@ -1,4 +1,4 @@
-"""Judges by a second look: an object detector examines the evidence images again, at full size, and they vote.
+"""Judges by a second detection: an object detector examines the evidence images again, at full size, and they vote.
 
 It answers "is there such an object at this place?", not "is this an intruder?", so it never confirms: what it finds
 again is `rechecked`, and says so in the verdict.

@@ -1,4 +1,4 @@
-"""Read the reply of a model about an escalation: its answer, believed or not, becomes an opinion."""
+"""Reads and checks the reply of a model about an escalation, and makes an opinion of it."""
 
 from __future__ import annotations
 

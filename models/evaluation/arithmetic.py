@@ -1,4 +1,4 @@
-"""Average precision and what hangs together with it, in numpy: needed where pycocotools is not, and while training.
+"""Computes average precision and related figures in numpy, during training and where pycocotools is missing.
 
 `models.evaluate` reports pycocotools' figures; tests/unit/test_evaluate.py holds the two together.
 """

@@ -1,4 +1,4 @@
-"""From answers and labels to figures: COCO's average precisions, the best threshold, recall by height."""
+"""Computes figures from detections and labels: COCO's average precisions, the best threshold, recall by height."""
 
 from __future__ import annotations
 

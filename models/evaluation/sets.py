@@ -1,4 +1,4 @@
-"""Labelled pictures from what people have: COCO json, a YOLO folder, a MOT truth beside its clip, our own index."""
+"""Reads labelled pictures: COCO json, a YOLO folder, a MOT truth beside its clip, our own index."""
 
 from __future__ import annotations
 

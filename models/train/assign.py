@@ -1,4 +1,4 @@
-"""Which cells learn which box: task-aligned assignment (TOOD, arXiv:2108.07755), with a hand held out to tiny boxes."""
+"""Decides which cells learn which box: task-aligned assignment (TOOD, arXiv:2108.07755), with help for tiny boxes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One training picture out of several, deterministic from its random generator."""
+"""Composes one training picture from several; the result depends only on the random generator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bricks of the network: convolutions that train with several branches and are delivered as one.
+"""Defines the blocks of the network: convolutions that train with several branches and are exported as one.
 
 Only Conv, Relu and Concat come out of an export: every compiler for NPUs (TensorRT, Hailo's DFC) knows them.
 """

@@ -1,4 +1,4 @@
-"""All pictures of an index, decoded once into one flat file of bytes that every worker maps into memory.
+"""Decodes all pictures of an index once into one flat file, which every worker maps into memory.
 
 Decoding JPEGs would take more time than a GPU takes to learn from them; the map costs 0.5 MB a picture of disk and is
 shared by all workers. Photographs are at most 416 px, frames 640 px, on their longer side.

@@ -1,4 +1,4 @@
-"""State that a run needs to go on after a kill, written so that a kill while writing loses nothing.
+"""Writes the state that a run needs to resume, so that a kill while writing loses nothing.
 
 It consists of two files, each small enough to be carried: `last.pt` (weights, average, step) and `optimizer-STEP.pt`.
 `last.pt` names its optimizer file and is put in place last, by a rename: before it the old pair is whole, after it the

@@ -1,4 +1,4 @@
-"""The marks that H.264 leaves: a picture goes through a real encoder and comes back, as the second of two frames.
+"""Adds the artefacts of H.264: encodes a picture with a real encoder and decodes it, as the second of two frames.
 
 PyAV is needed for it; on a machine without, pictures go through JPEG instead and a warning says so once.
 """

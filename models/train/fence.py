@@ -1,4 +1,4 @@
-"""Pictures that may never be learnt from, by hash and by looks: evaluation footage and all that has ground truth."""
+"""Finds pictures that training must not use, by hash and by likeness: evaluation footage and all with ground truth."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Frames out of films, for data sets: the only module here that opens a container."""
+"""Reads frames from films for data sets; no other module of training opens a container."""
 
 from __future__ import annotations
 

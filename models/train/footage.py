@@ -1,4 +1,4 @@
-"""Third-party footage that may be learnt from, frame by frame, with labels from the teachers.
+"""Reads third-party footage that training may use, frame by frame, with labels from the teachers.
 
 A list, not a folder scan: what is not named here is not used, so that evaluation footage cannot slip in by being there.
 """

@@ -1,4 +1,4 @@
-"""Labels from several teachers by weighted box fusion (arXiv:1910.13302).
+"""Makes labels from several teachers by weighted box fusion (arXiv:1910.13302).
 
 An object that two of them see is learnt, with the score that they give it on the mean. An object that only one sees is
 left alone.

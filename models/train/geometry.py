@@ -1,4 +1,4 @@
-"""Where things stand in a picture: grids of pictures, mirrors, a lens that bends. Boxes go along exactly."""
+"""Changes the geometry of a picture and its boxes: grids of pictures, mirrors, a lens that bends."""
 
 from __future__ import annotations
 

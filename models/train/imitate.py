@@ -1,4 +1,4 @@
-"""To see as the teacher sees: its feature maps as goals for those of the pupil, level by level.
+"""Makes the network's feature maps similar to the teacher's, level by level (FitNets).
 
 A small set of pictures says little about a network's many layers; the maps of a teacher that has seen a hundred times
 as many say something about every layer at every place (FitNets, arXiv:1412.6550). Each of the pupil's maps is turned by

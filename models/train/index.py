@@ -1,4 +1,4 @@
-"""The data set's index: one JSON line for a picture, with all that training needs to know of it.
+"""Reads and writes the data set's index: one JSON line per picture, with all that training needs.
 
 Standard library and numpy only: the index is also read on a machine that has PyTorch and little else.
 """

@@ -1,4 +1,4 @@
-"""How well the averaged network does on the pictures held back, while it trains."""
+"""Measures during training how well the averaged network does on the held-back pictures."""
 
 from __future__ import annotations
 

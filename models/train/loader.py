@@ -1,4 +1,4 @@
-"""Batches by number: the n-th sample of a run is the same whoever draws it and whenever, so that a run can resume."""
+"""Makes batches by number: sample n of a run is always the same, so that a run can resume."""
 
 from __future__ import annotations
 

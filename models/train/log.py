@@ -1,4 +1,4 @@
-"""A run's log: one JSON object a line, cut back to the checkpoint when a run resumes."""
+"""Writes a run's log: one JSON object a line, cut back to the checkpoint when a run resumes."""
 
 from __future__ import annotations
 

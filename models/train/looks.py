@@ -1,4 +1,4 @@
-"""How a camera spoils a picture: colour, night, infrared, noise, blur, rain, coding. Nothing moves."""
+"""Spoils a picture as a camera does: colour, night, infrared, noise, blur, rain, coding. No object moves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The network: a backbone of plain convolutions, a path-aggregation neck, an anchor-free head at strides 8, 16, 32."""
+"""Defines the network: plain convolutions, path-aggregation neck, anchor-free head at strides 8, 16, 32."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A 64-bit perceptual hash: pictures that look alike differ in few bits, whatever their size, coding or brightness."""
+"""Computes a 64-bit perceptual hash: similar pictures differ in few bits, whatever their size, coding or brightness."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The labelled photographs of `data/train`: which sources may be used, and what their lines say."""
+"""Reads the labelled photographs of `data/train`: which sources may be used, and what their lines say."""
 
 from __future__ import annotations
 

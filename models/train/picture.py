@@ -1,4 +1,4 @@
-"""A picture with its boxes, and how a change of its geometry carries the boxes along."""
+"""Holds a picture with its boxes, and changes the boxes with the picture's geometry."""
 
 from __future__ import annotations
 

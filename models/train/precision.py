@@ -1,4 +1,4 @@
-"""In which precision the network's arithmetic runs while it trains."""
+"""Sets the precision of the network's arithmetic during training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""List of all pictures that a network has learnt from.
+"""Lists all pictures that a network has learnt from.
 
 The command is python -m models.train.provenance --index SET --out NAME.csv.gz. The list lies beside the network. The
 pictures cannot be shipped, but everyone who has them can tell by the hashes whether they were used, and a test tells

@@ -1,4 +1,4 @@
-"""Labels from teachers: what two networks agree on is learnt, what only one saw is left alone.
+"""Makes labels from two teachers: objects that both find are learnt, objects that only one finds are ignored.
 
     python -m models.train.pseudo --models ../shared/data/models PICTURE...     # look at what they say
 

@@ -1,4 +1,4 @@
-"""Our own rendered clips and practice stills as labelled pictures: exact boxes, free of rights."""
+"""Reads our own rendered clips and practice stills as labelled pictures with exact boxes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of public git repositories at a fixed commit, without a work tree."""
+"""Reads files of public git repositories at a fixed commit, without a work tree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How fast to learn at each step, and the slow average of what was learnt. Pure functions of the step's number."""
+"""Computes the learning rate and the weight average of each step. Pure functions of the step's number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A site that lives through clips: recorded, examined, alerted by the appliance's own parts, and reviewed by the truth.
+"""Plays clips to the appliance's own parts, which record, examine and raise alerts; reviews the alerts by the truth.
 
 What is left is the storage folder of `vedette run`, so that `vedette export` and `vedette models prove` work on it. No
 time is waited for: the clock is moved along the clips. The truth of a clip are MOTChallenge rows beside it.
@@ -27,6 +27,7 @@ from appliance.store.boxes import BoxStore
 from appliance.store.cameras import CameraStore
 from appliance.store.database import Database
 from appliance.store.paths import DATABASE
+from appliance.store.review_writes import ReviewStore
 from appliance.store.segments import SegmentStore
 from appliance.track.tracker import Tracker
 from appliance.types import Event, PipelineStep, StreamHeader
@@ -101,7 +102,7 @@ class RecordedSite:
         counts = [0, 0]
         for alert in self.raised:
             right = any(each.id in self._right for each in self.alerts.events_of(alert))
-            self.alerts.review(alert, "reviewed" if right else "false_alarm", self._clock.now())
+            ReviewStore(self._db).review([alert], "reviewed" if right else "false_alarm", self._clock.now())
             counts[not right] += 1
         return counts[0], counts[1]
 

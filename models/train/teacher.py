@@ -1,4 +1,4 @@
-"""A teacher that answers while the pupil learns: an ONNX network of convolutions, run by PyTorch on any device.
+"""Runs the teacher during training: an ONNX network of convolutions, by PyTorch on any device.
 
 Teachers are known as ONNX files only; on a GPU ONNX Runtime may be missing, and its answers would travel through the
 host. YOLOX is built on the same grid as ours (strides 8, 16, 32), so its answer is a lesson cell by cell.

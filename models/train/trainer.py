@@ -1,4 +1,4 @@
-"""The run itself: batches in, steps taken, figures logged, checkpoints kept."""
+"""Runs the training: takes batches, makes steps, logs figures, keeps checkpoints."""
 
 from __future__ import annotations
 

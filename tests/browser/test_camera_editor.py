@@ -13,6 +13,7 @@ import yaml
 from appliance.config import SiteConfig
 from appliance.dashboard.trial_store import TrialHead, TrialStore
 from appliance.settings.settings_service import SettingsService
+from appliance.store.review_writes import ReviewStore
 from appliance.types import Event
 from tests.browser.test_page_races import Held
 from tests.servers.rtsp import FaultyRtspServer
@@ -342,7 +343,7 @@ def test_what_false_alarms_propose_is_opened_prefilled_and_only_saved_by_a_perso
             camera="gate", rule="intruder", kind="enter", track=n, label="person", t=t, score=0.6, box=box, zone="yard"
         )
         editing.site.raise_alert(f"bush{n}", t, events=[event])
-        editing.site.alerts.review(f"bush{n}", "false_alarm", t)
+        ReviewStore(editing.site.db).review([f"bush{n}"], "false_alarm", t)
     page.goto(f"{editing.url}/alerts/bush1")
     expect(page.locator("#learnt")).to_contain_text("3 false alarms of person")
     page.locator("#learnt a").click()

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from appliance.store.review_writes import ReviewStore
 from appliance.types import Event
 from tests.browser.conftest import House
 
@@ -68,7 +69,7 @@ def test_a_choice_outlasts_a_change_of_the_card(visit: Visit, five: House) -> No
     page = visit("/")
     live(page)
     page.locator("#a-a0 .pick input").check()
-    five.site.alerts.review("a0", "reviewed", five.t0)
+    ReviewStore(five.site.db).review(["a0"], "reviewed", five.t0)
     expect(page.locator("#a-a0 .review")).to_have_text("Reviewed")
     expect(page.locator("#a-a0 .pick input")).to_be_checked()
 
@@ -123,7 +124,7 @@ def test_a_note_is_written_and_is_on_the_card(visit: Visit, five: House) -> None
     expect(page.locator("#note-form button")).to_be_hidden()
     expect(other.locator("#a-walker .noted")).to_have_text("the postman")
     page.locator("#note-text").fill("the postman, agai")
-    five.site.alerts.review("walker", "reviewed", five.t0)  # the page is refreshed
+    ReviewStore(five.site.db).review(["walker"], "reviewed", five.t0)  # the page is refreshed
     expect(page.locator("#review strong")).to_have_text("Reviewed")
     expect(page.locator("#note-text")).to_have_value("the postman, agai")
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from appliance.store.review_writes import ReviewStore
 from tests.browser.conftest import House
 from tests.support.screenshots import shot
 
@@ -72,7 +73,7 @@ def test_an_alert_is_reviewed_kept_listed_and_deleted(visit: Visit, house: House
 
 
 def test_what_cannot_be_kept_says_why_beside_the_button(browser: object, visit: Visit, house: House) -> None:
-    house.site.alerts.review("walker", "false_alarm", house.t0)
+    ReviewStore(house.site.db).review(["walker"], "false_alarm", house.t0)
     for name in ("segments", "evidence"):
         (house.site.root / name).rename(house.site.root / f"{name}-elsewhere")
     page = house_page(browser, house)
@@ -93,7 +94,7 @@ def house_page(browser: object, house: House) -> Page:
 
 
 def test_a_form_that_is_being_filled_in_is_not_taken_away(visit: Visit, house: House) -> None:
-    house.site.alerts.review("walker", "reviewed", house.t0)
+    ReviewStore(house.site.db).review(["walker"], "reviewed", house.t0)
     page = visit("/alerts/walker")
     expect(page.locator("#pulse")).to_have_attribute("data-state", "live")
     page.locator("#keep summary").click()

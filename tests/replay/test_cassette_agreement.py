@@ -12,6 +12,7 @@ from appliance.base.clock import ManualClock, SystemClock
 from appliance.cli import main
 from appliance.lab.cassette_agreement import ORDERS
 from appliance.lab.cassette_command import CassetteRecorder, cassette_from_store
+from appliance.store.review_writes import ReviewStore
 from appliance.wire import Verdict
 from cloud_worker.prompt import ANSWER_SCHEMAS
 from tests.replay.test_scenario_verdicts import TWO_VISITS
@@ -68,8 +69,8 @@ def test_people_say_what_is_true_of_a_site(tmp_path: Path, capsys: pytest.Captur
             ),
             here.clock.now(),
         )  # fmt: skip
-    here.alerts.review("alert-0", "reviewed", here.clock.now())
-    here.alerts.review("alert-1", "false_alarm", here.clock.now())
+    ReviewStore(here.db).review(["alert-0"], "reviewed", here.clock.now())
+    ReviewStore(here.db).review(["alert-1"], "false_alarm", here.clock.now())
     cassette = tmp_path / "week.cassette.jsonl"
     cassette_from_store(here.root, cassette, 0.0, 4e9, SystemClock())
     here.close()

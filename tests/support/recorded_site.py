@@ -23,6 +23,7 @@ from appliance.store.boxes import BoxStore
 from appliance.store.cameras import CameraStore
 from appliance.store.database import Database
 from appliance.store.paths import DATABASE
+from appliance.store.review_writes import ReviewStore
 from appliance.store.rows import AlertRow
 from appliance.store.segments import SegmentStore
 from appliance.track.tracker import Tracker
@@ -104,7 +105,7 @@ class Life:
         return self.alerts.page(limit=100)[::-1]
 
     def review(self, alert: AlertRow, review: Review | None) -> None:
-        assert self.alerts.review(alert.id, review, self.clock.now())
+        assert ReviewStore(self.db).review([alert.id], review, self.clock.now())
 
 
 class _Watch:

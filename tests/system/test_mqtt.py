@@ -34,6 +34,7 @@ from appliance.store.database import Database
 from appliance.store.evidence import EvidenceStore
 from appliance.store.health_events import HealthEventStore
 from appliance.store.meter import Meter
+from appliance.store.review_writes import ReviewStore
 from appliance.store.rows import EvidenceRow
 from appliance.store.users import AccessLog
 from appliance.types import AlertChange, CameraState, HealthEvent, StreamHeader
@@ -219,7 +220,7 @@ def test_alerts_are_events_and_the_last_one_stays(
     until(lambda: home.kept.get(STILL) == JPEG)
     yard.still("a1", JPEG + b" of a better view")
     until(lambda: home.kept.get(STILL) == JPEG + b" of a better view")
-    yard.alerts.review("a1", "false_alarm", yard.clock.now())
+    ReviewStore(yard.db).review(["a1"], "false_alarm", yard.clock.now())
     until(lambda: json.loads(home.kept["vedette/depot/alerts"])["update"] is True)
     late = Listener(broker)  # who comes later hears of the last alert, and of no old event
     until(lambda: STILL in late.kept and "vedette/depot/camera/yard/last_alert" in late.kept)

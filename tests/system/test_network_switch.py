@@ -18,7 +18,7 @@ import pytest
 from appliance.base.backoff import Backoff
 from appliance.base.clock import SystemClock
 from appliance.base.errors import PreconditionError
-from appliance.bundle.bundle_store import BundleStore
+from appliance.bundle.bundle_store import BundleStore, incoming
 from appliance.bundle.manifest import BundleRef
 from appliance.bundle.rollout import advance_rollout, begin_rollout, rollout_of
 from appliance.config import SiteConfig
@@ -63,7 +63,7 @@ class Site:
         self.heard: list[tuple[float, Any]] = []
         self._blames = blames  # networks on probation for lives of ingest that were short
         self.store = BundleStore(folder / "models" / "bundles")
-        self.store.incoming()  # the folder is there when ingest confines itself
+        incoming(self.store.root)  # the folder is there when ingest confines itself
         film = clip(folder / "film.mp4", 100, fps=10, gop=10)
         self.cameras = FaultyRtspServer.in_thread(dict.fromkeys(CAMERAS, film))
         self.cameras.__enter__()

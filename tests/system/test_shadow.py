@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from appliance.base.clock import SystemClock
-from appliance.bundle.bundle_store import BundleStore
+from appliance.bundle.bundle_store import BundleStore, incoming
 from appliance.bundle.rollout import begin_shadow, shadow_of
 from appliance.canary.proof_store import ProofStore
 from appliance.config import SiteConfig
@@ -44,7 +44,7 @@ class Appliance:
         self.draws: float | None = None  # watts; None: there is no meter
         self.heard: list[Any]
         self.store = BundleStore(folder / "models" / "bundles")
-        self.store.incoming()
+        incoming(self.store.root)
         self.server = FaultyRtspServer.in_thread({"gate": CLIP})
         self.server.__enter__()
         site = {

@@ -23,6 +23,7 @@ from appliance.core.nightly_proof import BEGIN_HOUR, NightlyProof
 from appliance.health.load_shedding import LoadShedding
 from appliance.lab import candidate_command
 from appliance.lab.cassette_command import cassette_from_store
+from appliance.store.review_writes import ReviewStore
 from appliance.wire import Verdict
 from tests.servers import site as servers_site
 from tests.servers.openai_stub import KEY, MODEL, OpenAiStub
@@ -125,7 +126,7 @@ def test_the_alerts_that_people_reviewed_decide(
     for number in range(52):
         t, is_right = T0 + 60 * number, number < 40
         site.raise_alert(f"a{number}", t, ask=False)
-        site.alerts.review(f"a{number}", "reviewed" if is_right else "false_alarm", t + 9)
+        ReviewStore(site.db).review([f"a{number}"], "reviewed" if is_right else "false_alarm", t + 9)
         kept = number >= right_lost if is_right else number - 40 < false_kept
         pairs.append({"before": alert(t), "after": alert(t) if kept else None})
 
@@ -154,7 +155,7 @@ def test_the_alerts_that_people_reviewed_decide(
 def test_a_threshold_is_tried_on_a_real_recording(site: Site, tmp_path: Path) -> None:
     site.record_clip("gate", CLIP, T0, 9)
     site.raise_alert("seen", T0 + 5.5, ask=False)
-    site.alerts.review("seen", "false_alarm", T0 + 60)
+    ReviewStore(site.db).review(["seen"], "false_alarm", T0 + 60)
     vedette(tmp_path, "candidate", "strict", "--set", f"{RULE}.score_min=0.99")
     assert vedette(tmp_path, "candidate", "strict", "--now") == 1
     found = ProofStore(site.root).of("settings strict")
@@ -173,7 +174,7 @@ def judged_site(folder: Path, decision: str = "rejected") -> servers_site.Site:
             kind="vlm", engine="openai", model="m", answer_schema="1", seconds=1.0, judged_t=here.clock.now(),
         )  # fmt: skip
         here.alerts.apply_verdict(verdict, here.clock.now())
-        here.alerts.review(f"alert-{n}", "reviewed", here.clock.now())
+        ReviewStore(here.db).review([f"alert-{n}"], "reviewed", here.clock.now())
     judge = {"local_judge": {"url": "http://127.0.0.1:1/v1", "api_key": KEY, "model": "other"}}
     text = {"storage": {"dir": str(here.root)}, "escalation": judge, "cameras": {"gate": {"url": "rtsp://h/1"}}}
     (folder / "site.yaml").write_text(yaml.safe_dump(text))

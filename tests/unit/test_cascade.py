@@ -17,6 +17,7 @@ from appliance.router.calibration import SURE_MIN, UNTRAINED, Calibration, SureC
 from appliance.router.calibration_fit import AlertOutcome, claim_sure, decided_of, fit, outcomes_of
 from appliance.router.decide import EscalationCost, RouterCase, RouterDecision, decide, edge_answer, expected_bytes
 from appliance.store.decisions import DecidedRow, OutcomeRow
+from appliance.store.review_writes import ReviewStore
 from appliance.types import RouteInputs
 from tests.support.core_harness import CoreHarness, site
 
@@ -289,7 +290,7 @@ def test_a_detectors_second_look_in_the_cloud_teaches_nothing(box: CoreHarness) 
     answer(box, refused, "redetect", "rejected")
     answer(box, judged, "openai")
     answer(box, reviewed, "redetect")
-    box.alerts.review(reviewed, "false_alarm", box.clock.now())
+    ReviewStore(box.db).review([reviewed], "false_alarm", box.clock.now())
     assert {(row.alert, row.real) for row in box.decisions.outcomes()} == {(judged, True), (reviewed, False)}
 
 

@@ -34,6 +34,7 @@ from appliance.store import verdict_stats
 from appliance.store.alerts import AlertCounts, AlertStore
 from appliance.store.database import Database
 from appliance.store.meter import Metric, MetricName
+from appliance.store.review_writes import ReviewStore
 from appliance.store.rows import AlertRow
 from appliance.store.verdict_stats import DailyJudgeWork, JudgeWorkCache, judge_work_since
 from appliance.types import CameraState, Gap, SegmentRow
@@ -90,7 +91,7 @@ def test_filters(site: Site, client: TestClient, query: str, ids: list[str]) -> 
     right = site.raise_alert("right", T0)
     site.answer(right)
     site.raise_alert("wrong", T0 + 1)
-    site.alerts.review("wrong", "false_alarm", T0 + 9)
+    ReviewStore(site.db).review(["wrong"], "false_alarm", T0 + 9)
     site.raise_alert("on-dock", T0 + 2, camera="dock", severity="info")
     assert [alert["id"] for alert in client.get(f"/api/v1/alerts?{query}").json()["alerts"]] == ids
 

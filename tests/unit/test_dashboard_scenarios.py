@@ -19,6 +19,7 @@ from appliance.dashboard.recording_jobs import RecordingJobs
 from appliance.keep.scenario_exporter import KeepOptions, ScenarioExporter
 from appliance.sandbox.sandbox import SandboxUnavailable
 from appliance.scenario import scenario_loader
+from appliance.store.review_writes import ReviewStore
 from tests.support.dashboard_site import Site
 from tests.support.waiting import until
 
@@ -80,13 +81,13 @@ def test_without_a_review_it_says_what_to_do_first(site: Site, client: TestClien
     assert status == 409
     assert told.startswith("Nobody has reviewed this alert")
     site.raise_alert("lasting", T0 + 20, seconds=None)
-    site.alerts.review("lasting", "reviewed", T0 + 30)
+    ReviewStore(site.db).review(["lasting"], "reviewed", T0 + 30)
     assert problem(client, "/api/v1/alerts/lasting/keep", {})[0] == 409
     assert problem(client, "/api/v1/alerts/nobody/keep", {})[0] == 404
 
 
 def test_a_kept_alert_says_where_it_went_and_is_listed_and_deleted(site: Site, client: TestClient) -> None:
-    site.alerts.review("walker", "reviewed", T0 + 50)
+    ReviewStore(site.db).review(["walker"], "reviewed", T0 + 50)
     answer = client.post(KEEP, json={"name": "walk", "note": "by day", "complete": True})
     assert answer.status_code == 201
     kept = answer.json()
@@ -108,7 +109,7 @@ def test_a_kept_alert_says_where_it_went_and_is_listed_and_deleted(site: Site, c
 
 def test_what_is_kept_is_run_at_once_and_the_pages_say_what_came_of_it(site: Site, running: TestClient) -> None:
     """The footage of this site is coloured pictures, so the person of its alert does not come again."""
-    site.alerts.review("walker", "reviewed", T0 + 50)
+    ReviewStore(site.db).review(["walker"], "reviewed", T0 + 50)
     assert running.post(KEEP, json={"name": "walk"}).json()["proof"] == ""
 
     def proof() -> str:
@@ -124,7 +125,7 @@ def test_what_is_kept_is_run_at_once_and_the_pages_say_what_came_of_it(site: Sit
 
 
 def test_where_another_job_is_at_work_it_says_that_it_was_not_run(site: Site, client: TestClient) -> None:
-    site.alerts.review("walker", "reviewed", T0 + 50)
+    ReviewStore(site.db).review(["walker"], "reviewed", T0 + 50)
     client.post(KEEP, json={"name": "walk"})
     assert "It is being run on its clip now." in client.get("/alerts/walker", headers={"accept": "text/html"}).text
     client.post(KEEP, json={"name": "again"})
@@ -146,7 +147,7 @@ def renamed(site: Site) -> SiteConfig:
 
 def test_a_renamed_zone_is_no_obstacle_and_both_settings_are_run_from_the_page(site: Site) -> None:
     """The scenario has the zones and rules of that time; today's are run on it under the names of then."""
-    site.alerts.review("walker", "reviewed", T0 + 50)
+    ReviewStore(site.db).review(["walker"], "reviewed", T0 + 50)
     today = renamed(site)
     sections = today.for_decisions(), site.config.storage.disk_free_min_mb, site.clock
     with pytest.raises(PreconditionError, match="watches something else today"):
@@ -176,7 +177,7 @@ def test_a_renamed_zone_is_no_obstacle_and_both_settings_are_run_from_the_page(s
 
 def test_a_run_is_cancelled_and_one_without_scenarios_refused(site: Site, client: TestClient) -> None:
     assert problem(client, "/api/v1/scenarios/run", {})[0] == 409
-    site.alerts.review("walker", "reviewed", T0 + 50)
+    ReviewStore(site.db).review(["walker"], "reviewed", T0 + 50)
     ScenarioExporter(site.root, site.config.for_decisions(), site.config.storage.disk_free_min_mb, site.clock).keep(
         "walker", KeepOptions(name="walk")
     )
@@ -187,7 +188,7 @@ def test_a_run_is_cancelled_and_one_without_scenarios_refused(site: Site, client
 
 
 def test_one_that_is_deleted_while_it_runs_stays_deleted(site: Site, client: TestClient) -> None:
-    site.alerts.review("walker", "reviewed", T0 + 50)
+    ReviewStore(site.db).review(["walker"], "reviewed", T0 + 50)
     kept = ScenarioExporter(
         site.root, site.config.for_decisions(), site.config.storage.disk_free_min_mb, site.clock
     ).keep("walker", KeepOptions(name="walk"))
@@ -205,7 +206,7 @@ def test_one_that_is_deleted_while_all_are_listed_is_left_out(
     def gone(folder: Path, pattern: str) -> Iterator[Path]:
         raise FileNotFoundError(folder)
 
-    site.alerts.review("walker", "reviewed", T0 + 50)
+    ReviewStore(site.db).review(["walker"], "reviewed", T0 + 50)
     assert client.post(KEEP, json={"name": "walk"}).status_code == 201
     assert len(client.get("/api/v1/scenarios").json()["scenarios"]) == 1
     monkeypatch.setattr(Path, "rglob", gone)

@@ -16,6 +16,7 @@ from appliance.dashboard.app import create_app
 from appliance.settings.settings_service import SettingsService
 from appliance.settings.site_editor import FILE_KEYS
 from appliance.settings.yaml_edit import SiteChange
+from appliance.store.review_writes import ReviewStore
 from appliance.store.segments import SegmentStore
 from appliance.types import SegmentRow
 from tests.support.dashboard_site import Site
@@ -283,8 +284,8 @@ def test_the_consent_of_a_camera_says_how_many_pictures_it_is_about(settings: Fi
     site, t = settings.site, settings.site.clock.now() - 600
     for number in range(4):
         site.raise_alert(f"alert-{number}", t + 60 * number, seconds=None if number == 3 else 3.0)
-        site.alerts.review(f"alert-{number}", "reviewed" if number else "false_alarm", site.clock.now())
-    site.alerts.review("alert-1", None, site.clock.now())
+        ReviewStore(site.db).review([f"alert-{number}"], "reviewed" if number else "false_alarm", site.clock.now())
+    ReviewStore(site.db).review(["alert-1"], None, site.clock.now())
     change = {"path": ["cameras", "gate", "training"], "value": True}
     (said,) = settings.post("/check", change)["cost"]
     assert said == "2 answered alerts of gate, with up to 12 pictures, may then train a network."

@@ -21,6 +21,7 @@ from appliance.health.drift import (
     threshold_of,
 )
 from appliance.store.agreement import DAY_S, AnsweredAlert
+from appliance.store.review_writes import ReviewStore
 from tests.support.dashboard_site import Site
 
 T0 = 1_700_000_000.0
@@ -139,7 +140,7 @@ def test_what_the_store_holds_becomes_a_fault_and_a_page(tmp_path: Path) -> None
         clock.advance(600)
         site.raise_alert(f"a{i}", clock.now(), ask=False)
         is_right = rng.random() < (0.95 if i < 110 else 0.3)
-        site.alerts.review(f"a{i}", "reviewed" if is_right else "false_alarm", clock.now())
+        ReviewStore(site.db).review([f"a{i}"], "reviewed" if is_right else "false_alarm", clock.now())
     monitor = DriftMonitor(site.db)
     monitor.run_once()
     assert "alerts on this site are right less often" in monitor.fault

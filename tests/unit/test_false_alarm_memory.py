@@ -10,7 +10,7 @@ from appliance.base.clock import ManualClock
 from appliance.config import CameraConfig
 from appliance.dashboard.app import create_app
 from appliance.dashboard.false_alarms_api import RuleProposal, propose
-from appliance.store.review_writes import ReviewedBox
+from appliance.store.review_writes import ReviewedBox, ReviewStore
 from appliance.types import Box, Event
 from tests.support.dashboard_site import Site, config_of
 
@@ -110,13 +110,13 @@ def test_reviews_make_it_and_taking_one_back_undoes_it(tmp_path: Path) -> None:
             zone="yard",
         )
         site.raise_alert(f"a{n}", T0 + n, events=[event])
-        site.alerts.review(f"a{n}", "false_alarm", T0 + 50)
+        ReviewStore(site.db).review([f"a{n}"], "false_alarm", T0 + 50)
     app = create_app(site.stored, site.config.for_dashboard())
     with TestClient(app, base_url="http://127.0.0.1:8080") as client:
         (found,) = client.get("/api/v1/cameras/gate/proposals").json()
         assert found["editor"] == "/cameras/gate/edit?rule=intruder&place=0.7%2C0.4%2C0.76%2C0.6&score_min=0.61"
         assert found["alarms"] == ["a2", "a1", "a0"]
         assert client.get("/api/v1/cameras/dock/proposals").json() == []
-        site.alerts.review("a1", None, T0 + 60)
+        ReviewStore(site.db).review(["a1"], None, T0 + 60)
         assert client.get("/api/v1/cameras/gate/proposals").json() == []
     site.close()

@@ -19,6 +19,7 @@ from appliance.store.database import Database
 from appliance.store.decisions import DecisionStore
 from appliance.store.migrations import STEPS, migrate
 from appliance.store.rechecks import RecheckStore
+from appliance.store.review_writes import ReviewStore
 from appliance.store.rows import AlertRow, Standing, is_firm, to_json
 from appliance.types import AlertChange, Decision, EdgeVerdict, JudgeKind, Severity
 from appliance.wire import Verdict
@@ -56,7 +57,7 @@ def row(db: Database, alert_id: str = "a1") -> AlertRow:
 def born(db: Database, severity_after: Callable[..., Severity] | None = None) -> AlertStore:
     alerts = AlertStore(db)
     if severity_after is not None:
-        alerts.set_severity_after(severity_after)
+        alerts.escalations.severity_after = severity_after
     alerts.apply(opened(), escalation=sample_escalation(), priority="normal")
     return alerts
 
@@ -88,7 +89,7 @@ class TestWhatIsLearnt:
         assert box.alerts.apply_verdict(verdict.model_copy(update={"site": asked.site}), T0 + 5)
         decisions = DecisionStore(box.db)
         assert [each.real for each in decisions.outcomes()] == real
-        box.alerts.review(name, "false_alarm", T0 + 9)
+        ReviewStore(box.db).review([name], "false_alarm", T0 + 9)
         assert [each.real for each in decisions.outcomes()] == [False], "a person's review always teaches"
         box.db.close()
 
@@ -153,7 +154,7 @@ class TestWhatIsToBeReviewed:
         assert shown(set_aside=False) == ["a2"]
         assert shown(verdict="rejected") == shown(verdict="rejected", review="open") == ["a1"]
         assert (alerts.counts().to_review, alerts.counts().set_aside) == (1, 1)
-        alerts.review("a1", "reviewed", T0 + 3)
+        ReviewStore(db).review(["a1"], "reviewed", T0 + 3)
         assert shown(set_aside=False) == ["a2", "a1"], "a person's word is above it"
         assert (alerts.counts().to_review, alerts.counts().set_aside) == (1, 0)
 

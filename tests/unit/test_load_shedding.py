@@ -20,7 +20,7 @@ from appliance.core.appliance_monitor import ApplianceMonitor
 from appliance.health.load_shedding import LoadShedder, LoadShedding
 from appliance.ingest.channel import IngestChannel
 from appliance.ingest.networks import NetworkTable
-from appliance.ingest.process import IngestProcess
+from appliance.ingest.process import IngestProcess, _stop_cameras
 from appliance.recheck.recheck_policy import ApplianceStatus, find_blocker
 from appliance.router.decide import decide
 from appliance.router.router_maintenance import SystemLoadMonitor
@@ -262,7 +262,7 @@ def test_ingest_does_what_it_is_told_also_for_cameras_that_come_later(tmp_path: 
         made.handle_command(ShedLoadCommand())
         made._tick()
         assert {each.analysis._work for each in made._cameras.values()} == {WorkShare()}
-        made._stop_cameras(made._cameras.values())
+        _stop_cameras(made._cameras.values(), made._clock)
 
 
 def test_a_fault_of_the_box_is_one_event_that_tells_each_step_and_ends(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from appliance.store.deletions import OF_ALL, OF_CAMERA, newest_deletions
 from appliance.store.evidence import EvidenceStore
 from appliance.store.quotas import read_usage
 from appliance.store.retention import Retention
+from appliance.store.review_writes import ReviewStore
 from appliance.store.rows import EvidenceRow
 from appliance.store.segments import SegmentStore
 from appliance.types import SegmentRow
@@ -67,7 +68,7 @@ class Site:
         if sent:
             alerts.apply_verdict(sample_verdict(f"q-{name}", of=name), self.clock.now())
         if reviewed:
-            alerts.review(name, "reviewed", self.clock.now())
+            ReviewStore(self.db).review([name], "reviewed", self.clock.now())
 
     def left(self, camera: str = "yard") -> list[int]:
         with self.db.read() as connection:

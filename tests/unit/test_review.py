@@ -19,6 +19,7 @@ from appliance.store.alert_search import AlertQuery, select_alerts
 from appliance.store.deletions import newest_deletions
 from appliance.store.health_events import HealthEventStore
 from appliance.store.retention import Retention
+from appliance.store.review_writes import ReviewStore
 from appliance.types import Event, HealthEvent
 from tests.support.dashboard_site import Site
 
@@ -98,7 +99,7 @@ class TestFinding:
             site.raise_alert(
                 f"a{n}", T0 + n, events=[event("intruder", "car" if n % 3 else "dog", zone="yard", track=n)]
             )
-        site.alerts.review("a3", "reviewed", T0)
+        ReviewStore(site.db).review(["a3"], "reviewed", T0)
         wanted = (
             "label=dog",
             "zone=yard&label=dog",

@@ -19,6 +19,7 @@ from appliance.router.decide import SystemLoad
 from appliance.router.router_maintenance import LEARN_EVERY_S
 from appliance.store.decisions import prune_decisions
 from appliance.store.meter import Metric, MetricName
+from appliance.store.review_writes import ReviewStore
 from appliance.types import Alert, AlertChange, Route, RouteInputs
 from appliance.uplink.outbox import Outbox
 from tests.support.core_harness import CoreHarness, site
@@ -225,8 +226,8 @@ def test_what_people_say_changes_what_is_asked(made: Made) -> None:
         walk, flicker = box.walk(), box.flicker()
         assert box.decided(flicker)[-1][0] == "now"
         box.judge(flicker, "confirmed")
-        assert box.alerts.review(walk, "reviewed", box.clock.now())
-        assert box.alerts.review(flicker, "false_alarm", box.clock.now())
+        assert ReviewStore(box.db).review([walk], "reviewed", box.clock.now())
+        assert ReviewStore(box.db).review([flicker], "false_alarm", box.clock.now())
     assert box.decided(box.flicker())[-1][0] == "now"  # nothing is learnt until the hour is over
     box.clock.advance(LEARN_EVERY_S)
     box.second()
@@ -238,8 +239,8 @@ def test_a_box_that_starts_anew_has_learnt_it_too(made: Made, tmp_path: Path) ->
     config = site(router={"recall_min": 0.9})
     box = made(config)
     for _ in range(REAL):
-        box.alerts.review(box.walk(), "reviewed", box.clock.now())
-        box.alerts.review(box.flicker(), "false_alarm", box.clock.now())
+        ReviewStore(box.db).review([box.walk()], "reviewed", box.clock.now())
+        ReviewStore(box.db).review([box.flicker()], "false_alarm", box.clock.now())
     box.core.close()
     box.db.close()
     box.clock.advance(REPEAT_S)
@@ -250,8 +251,8 @@ def test_a_box_that_starts_anew_has_learnt_it_too(made: Made, tmp_path: Path) ->
 def test_a_few_answers_leave_nothing_out(made: Made) -> None:
     box = made(site(router={"recall_min": 0.9}))
     for _ in range(10):
-        box.alerts.review(box.walk(), "reviewed", box.clock.now())
-        box.alerts.review(box.flicker(), "false_alarm", box.clock.now())
+        ReviewStore(box.db).review([box.walk()], "reviewed", box.clock.now())
+        ReviewStore(box.db).review([box.flicker()], "false_alarm", box.clock.now())
     box.clock.advance(LEARN_EVERY_S)
     box.second()
     assert box.decided(box.flicker())[-1][0] == "now"
@@ -262,9 +263,9 @@ def test_an_unsure_verdict_teaches_nothing_and_a_review_taken_back_leaves_the_ve
     unsure, judged = box.walk(), box.walk()
     box.judge(unsure, "unsure")
     box.judge(judged, "rejected")
-    box.alerts.review(judged, "reviewed", box.clock.now())
+    ReviewStore(box.db).review([judged], "reviewed", box.clock.now())
     assert [(row.alert, row.real, row.reviewed) for row in box.decisions.outcomes()] == [(judged, True, True)]
-    box.alerts.review(judged, None, box.clock.now())
+    ReviewStore(box.db).review([judged], None, box.clock.now())
     assert [(row.alert, row.real, row.reviewed) for row in box.decisions.outcomes()] == [(judged, False, False)]
 
 
@@ -283,7 +284,7 @@ def test_the_command_tells_what_was_learnt_beside_a_running_box(
 ) -> None:
     box = made(site(router={"recall_min": 0.9}))
     for _ in range(REAL):
-        box.alerts.review(box.walk(), "reviewed", box.clock.now())
+        ReviewStore(box.db).review([box.walk()], "reviewed", box.clock.now())
         box.judge(box.flicker(), "rejected")
     file, out = tmp_path / "site.yaml", tmp_path / "learnt.json"
     file.write_text(
@@ -319,8 +320,8 @@ def test_what_is_left_out_is_audited_and_an_audited_one_stands_for_many(made: Ma
     """With a sample of a half, some flickers are asked about still, late and as one of several."""
     box = made(site(router={"recall_min": 0.9}))
     for _ in range(REAL):
-        box.alerts.review(box.walk(), "reviewed", box.clock.now())
-        box.alerts.review(box.flicker(), "false_alarm", box.clock.now())
+        ReviewStore(box.db).review([box.walk()], "reviewed", box.clock.now())
+        ReviewStore(box.db).review([box.flicker()], "false_alarm", box.clock.now())
     box.core.close()
     box.db.close()
     again = made(site(router={"recall_min": 0.9, "audit_share": 0.5, "repeat_s": 0}), box.clock)

@@ -20,6 +20,7 @@ from appliance.router.router_maintenance import SILENT_RULE, SLOT_S, SilentFrame
 from appliance.store.alerts import AlertStore
 from appliance.store.escalations import EscalationStore
 from appliance.store.rechecks import RecheckStore
+from appliance.store.review_writes import ReviewStore
 from appliance.store.silent_frames import SilentFrameCounts, SilentFrameStore
 from appliance.types import EdgeVerdict, FrameBoxes, TrackedObject
 from tests.support.core_harness import CoreHarness, site
@@ -183,7 +184,7 @@ def test_people_and_language_models_bound_what_is_missed_and_a_detector_does_not
     answer(box, rejected, "openai", "rejected")
     answer(box, confirmed, "openai", "confirmed")
     answer(box, detected, "redetect", "rejected")
-    box.alerts.review(reviewed, "false_alarm", box.clock.now())
+    ReviewStore(box.db).review([reviewed], "false_alarm", box.clock.now())
     assert store.counts() == SilentFrameCounts(
         sent=4, known=3, missed=1, by={"vlm": 2, "person": 1}, missed_alerts=(confirmed,)
     )

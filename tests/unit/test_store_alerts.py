@@ -14,6 +14,7 @@ from appliance.store.alerts import AlertCursor, AlertStore
 from appliance.store.boxes import BoxStore
 from appliance.store.database import Database
 from appliance.store.evidence import EvidenceStore
+from appliance.store.review_writes import ReviewStore
 from appliance.store.rows import EvidenceRow
 from appliance.types import AlertChange
 from tests.support.sample_rows import (
@@ -141,13 +142,13 @@ def test_a_verdict_on_what_was_not_escalated_is_refused_and_counted(
 def test_a_person_reviews_and_takes_it_back(db: Database) -> None:
     alerts = AlertStore(db)
     alerts.apply(opened(), escalation=None, priority="")
-    assert alerts.review("a1", "false_alarm", T0 + 9)
+    assert ReviewStore(db).review(["a1"], "false_alarm", T0 + 9)
     [row] = alerts.page(wanted=AlertQuery(review="false_alarm"))
     assert row.review_t == T0 + 9
     assert alerts.page(wanted=AlertQuery(review="open")) == []
-    assert alerts.review("a1", None, T0 + 10)
+    assert ReviewStore(db).review(["a1"], None, T0 + 10)
     assert [each.review_t for each in alerts.page(wanted=AlertQuery(review="open"))] == [None]
-    assert not alerts.review("nobody", "reviewed", T0)
+    assert not ReviewStore(db).review(["nobody"], "reviewed", T0)
 
 
 def test_pages_go_back_in_time_without_repeating_or_missing(db: Database) -> None:
@@ -200,7 +201,7 @@ def test_counts(db: Database) -> None:
         alerts.apply(opened(name), escalation=sample_escalation(f"q-{name}", of=name), priority="high")
     alerts.apply_verdict(sample_verdict("q-a1", of="a1"), T0)
     alerts.apply_verdict(sample_verdict("q-a2", of="a2", decision="unsure"), T0)
-    alerts.review("a1", "reviewed", T0)
+    ReviewStore(db).review(["a1"], "reviewed", T0)
     alerts.apply(ended("a3"), escalation=None, priority="")
     counts = alerts.counts()
     assert (counts.total, counts.open, counts.to_review) == (3, 2, 2)
