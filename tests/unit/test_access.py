@@ -224,8 +224,9 @@ def test_dashboards_of_one_process_share_routes_and_code_and_nothing_else(tmp_pa
 
 
 def test_every_route_says_who_may() -> None:
-    assert routes() - RIGHTS.keys() == set(), "add these to RIGHTS in access_rights.py"
-    assert RIGHTS.keys() - routes() == set(), "these are gone: take them off RIGHTS"
+    served = routes()
+    assert served - RIGHTS.keys() == set(), "add these to RIGHTS in access_rights.py"
+    assert RIGHTS.keys() - served == set(), "these are gone: take them off RIGHTS"
 
 
 def test_the_rights_are_those_that_were_decided() -> None:
