@@ -19,8 +19,8 @@ from appliance.health.load_shedding import LoadShedding
 from appliance.media.recording_reader import READ_DIRECTLY, RecordingReader
 from appliance.mqtt.publisher import MqttStatus
 from appliance.notify.delivery import TargetStatus
+from appliance.notify.push_means import PushMeans
 from appliance.notify.snooze_links import SnoozeLinks
-from appliance.notify.web_push import PushMeans
 from appliance.router.calibration import Calibration
 from appliance.router.escalation_planner import ApiEscalation, RequestAnswer
 from appliance.rules.arming import Arming

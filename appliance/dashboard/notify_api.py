@@ -15,8 +15,8 @@ from appliance.dashboard.deps import CoreProbes
 from appliance.dashboard.schemas import API, ApiModel
 from appliance.dashboard.settings_api import Settings, settings_problems, user_of
 from appliance.notify.message import SendResult
+from appliance.notify.push_means import PushMeans
 from appliance.notify.snooze_links import SnoozeLinks
-from appliance.notify.web_push import PushMeans
 from appliance.settings.yaml_edit import REMOVED, SiteChange
 from appliance.store.audit import AuditRow, AuditStore
 from appliance.store.database import Database

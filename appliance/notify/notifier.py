@@ -19,7 +19,8 @@ from appliance.notify.delivery import POLL_S, NotifierDeps, TargetSender, Target
 from appliance.notify.http_sender import HttpSender
 from appliance.notify.message import MessageSender
 from appliance.notify.notice_policy import is_news
-from appliance.notify.web_push import PushMeans, PushSender
+from appliance.notify.push_means import PushMeans
+from appliance.notify.push_sender import PushSender
 from appliance.store.database import Database
 from appliance.store.notices import NewNotice, NoticeRow, OpenNotice
 from appliance.types import Alert

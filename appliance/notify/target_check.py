@@ -20,7 +20,7 @@ from appliance.notify.apprise_sender import load_service
 from appliance.notify.http_sender import load_tls_ca
 from appliance.notify.message import MessageBuilder, SendResult
 from appliance.notify.notifier import new_sender
-from appliance.notify.web_push import PushMeans
+from appliance.notify.push_means import PushMeans
 
 CONNECT_S_MAX = 3.0  # `vedette check` tries each target; a lost SYN is repeated after 1 s
 

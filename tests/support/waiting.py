@@ -14,8 +14,8 @@ PATIENCE = 4.0
 FAIL_S = 60.0  # by then a wait has failed on a machine that does the tests alone, unless it asks for more
 RUN_LOAD = 2.0  # tasks a core of `make test`, which starts two processes a core
 ANSWER_S = 20.0 * PATIENCE  # of an HTTP client, whose own limit is five seconds
-PAUSES = 4.0  # times what a look took: to ask a process over HTTP a hundred times a second keeps a core busy
-PAUSE_S_MAX = 0.5
+PAUSES = 12.0  # times what a look took, so that looking takes 8 % of a core at most: over HTTP it is 5 ms of CPU
+PAUSE_S_MAX = 0.25
 
 
 def until(

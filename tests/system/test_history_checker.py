@@ -34,6 +34,7 @@ from benchmarks.chaos.history import HistoryEvent, broker_events, site_events, w
 from cloud_worker.escalation_handler import EscalationHandler
 from cloud_worker.judge import Judge, JudgeCase, Opinion
 from cloud_worker.stream_setup import Delivery
+from cloud_worker.verdict_stream import VerdictStream
 from tests.servers.nats import NatsServer, find_nats_servers
 from tests.servers.site import Site
 from tests.servers.worker import ScriptedDetector, WorkerThread
@@ -236,10 +237,10 @@ def _applied_without_looking(patch: pytest.MonkeyPatch) -> None:
 
 
 def _paid_on_redelivery(patch: pytest.MonkeyPatch) -> None:
-    async def has_verdict(self: Any, escalation: wire.Escalation) -> bool:
+    async def holds_answer(self: Any, escalation: wire.Escalation) -> bool:
         return False
 
-    patch.setattr(EscalationHandler, "_has_verdict", has_verdict)
+    patch.setattr(VerdictStream, "holds_answer", holds_answer)
 
 
 def _deadline_ignored(patch: pytest.MonkeyPatch) -> None:

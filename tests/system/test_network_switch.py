@@ -71,7 +71,10 @@ class Site:
             "storage": {"dir": str(folder / "data"), "segment_s": 2, "disk_free_min_mb": 0},
             "health": {"ignore": ["moved"]},  # the film is stripes that change with every picture: no view to learn
             "detector": {"backend": "onnx", "device": "cpu", "precision": "fp32"},  # nothing is measured
-            "cameras": {name: {"url": self.cameras.url(name), "detect": {"heartbeat_s": 0.5}} for name in CAMERAS},
+            # Twice a second is often enough: every frame of the film is a change, and would be examined.
+            "cameras": {
+                name: {"url": self.cameras.url(name), "detect": {"heartbeat_s": 0.5, "fps": 2}} for name in CAMERAS
+            },
         }
         config, clock = SiteConfig.model_validate(site).for_ingest(), SystemClock()
         self.supervisor = IngestSupervisor(config, clock, replace_network=self._leave_probation)

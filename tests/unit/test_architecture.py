@@ -31,7 +31,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "botocore": ("appliance.bundle.repositories", "cloud_worker.archive"),
     "urllib3": ("cloud_worker.archive",),  # comes with botocore, which lets its errors through
     "cryptography": ("appliance.backup.sealed_box", "appliance.web.tls", "appliance.notify.push_crypto",
-        "appliance.notify.web_push", "appliance.bundle.publisher"),
+        "appliance.notify.push_means", "appliance.bundle.publisher"),
     "cuda": ("appliance.detect.cuda_runtime", "appliance.detect.nv12_letterbox"),
     "cv2": ("appliance.replay",
         "appliance.detect", "appliance.health", "appliance.lab", "appliance.media",

@@ -1,100 +1,28 @@
-"""Web push (RFC 8292, VAPID): the appliance's key, the subscribed browsers, and sending a message to them."""
+"""Sends a message to the browsers that people subscribed with, through the push services of their makers."""
 
 from __future__ import annotations
 
-import base64
 import json
 import logging
 from collections import OrderedDict
-from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from appliance.base.clock import Clock
 from appliance.base.errors import UsageError
 from appliance.config import PushTarget
 from appliance.notify.http_sender import HttpPoster, HttpRequest, tls_verification
-from appliance.notify.key_file import own_key
 from appliance.notify.message import NotificationMessage, SendResult, is_good_news
 from appliance.notify.push_crypto import encrypt
-from appliance.store.push_subscriptions import PushPreference, PushSubscription, PushSubscriptionStore
+from appliance.notify.push_means import PushMeans
+from appliance.store.push_subscriptions import PushPreference, PushSubscription
 from appliance.types import SEVERITIES
-
-if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-
-logger = logging.getLogger(__name__)
-
-TOKEN_S = 12 * 3600  # RFC 8292 allows 24 hours
-_KEY_FILE = "keys/push.pem"
-
-
-class VapidKey:
-    """The key by which push services know this appliance. State: the key, made at first use. Any thread."""
-
-    def __init__(self, root: Path) -> None:
-        """root: the storage folder."""
-        self._path = root / _KEY_FILE
-        self._key: ec.EllipticCurvePrivateKey | None = None
-
-    @property
-    def public(self) -> str:
-        """As browsers want it (`applicationServerKey`). Raises MissingDependency."""
-        from appliance.notify.push_crypto import public_point
-
-        return encode(public_point(self._private()))
-
-    def authorization(self, endpoint: str, contact: str, now: float) -> str:
-        """Return the header of a message to `endpoint`.
-
-        contact: an https: or mailto: address of the sender.
-        """
-        from appliance.notify.push_crypto import sign
-
-        parts = urlsplit(endpoint)
-        claims = {"aud": f"{parts.scheme}://{parts.netloc}", "exp": int(now) + TOKEN_S, "sub": contact}
-        parts_json = [json.dumps(part, separators=(",", ":")) for part in ({"typ": "JWT", "alg": "ES256"}, claims)]
-        signed = ".".join(encode(part.encode()) for part in parts_json)
-        return f"vapid t={signed}.{encode(sign(self._private(), signed.encode()))}, k={self.public}"
-
-    def _private(self) -> ec.EllipticCurvePrivateKey:
-        if self._key is None:
-            from appliance.notify.push_crypto import load_key, new_key
-
-            self._key = load_key(own_key(self._path, new_key))
-            if self._key is None:
-                raise UsageError(f"{self._path} is no key for web push: delete it, and subscribe anew")
-        return self._key
-
-
-@dataclass(frozen=True, slots=True)
-class PushMeans:
-    """The parts that push targets share.
-
-    sees: true if a user may see a camera. contact: the sender's address, for push services. only: the id of the one
-    browser that is tried; '': all are sent to. in_hours: whether hours such as `22:00-06:00` cover a time.
-    """
-
-    key: VapidKey
-    subscriptions: PushSubscriptionStore
-    sees: Callable[[str, str], bool]
-    contact: str
-    only: str = ""
-    in_hours: Callable[[str, float], bool] = lambda hours, t: False
-
-
-def encode(data: bytes) -> str:
-    """base64url without padding."""
-    return base64.urlsafe_b64encode(data).decode().rstrip("=")
-
 
 TTL_S = 4 * 3600  # for which the push service keeps it for a browser that is off
 MESSAGES_REMEMBERED = 200  # ids of messages, so that an update replaces what a phone shows
 _TEXT_CHARS_MAX = 1500  # in UTF-8 and JSON it fits into a record of 4096 bytes
 _GONE = frozenset({404, 410})  # RFC 8030: the browser has taken its subscription back
+
+logger = logging.getLogger(__name__)
 
 
 class PushSender:
