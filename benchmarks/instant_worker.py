@@ -22,7 +22,7 @@ from typing import get_args
 
 from appliance.base.broker_config import BrokerConfig
 from appliance.base.clock import SystemClock
-from appliance.broker import NatsLink
+from appliance.broker.nats_link import NatsLink
 from appliance.types import JudgeKind
 from appliance.wire import Need
 from cloud_worker.config import HandlingConfig as WorkerSettings

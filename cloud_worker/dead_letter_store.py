@@ -13,7 +13,7 @@ from nats.js import JetStreamContext
 from nats.js.api import RawStreamMsg
 
 from appliance.base.errors import UsageError
-from appliance.broker import broker_errors, complaint
+from appliance.broker.nats_connection import broker_errors, complaint
 from appliance.wire import STREAM_ESCALATION
 from cloud_worker.stream_setup import STREAM_DEAD, site_and_priority
 

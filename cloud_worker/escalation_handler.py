@@ -17,7 +17,7 @@ from appliance.base.clock import Clock
 from appliance.base.errors import EngineError, EngineUnavailable, UplinkError, VedetteError
 from appliance.base.json_lines import WireError
 from appliance.base.telemetry import LogThrottle
-from appliance.broker import NatsLink
+from appliance.broker.nats_link import NatsLink
 from appliance.wire import (
     PROVISIONAL_SCHEMA,
     STEPS_MAX,

@@ -13,7 +13,7 @@ from nats.js import JetStreamContext
 
 from appliance.base.clock import Clock
 from appliance.base.telemetry import LogThrottle
-from appliance.broker import broker_errors
+from appliance.broker.nats_connection import broker_errors
 from appliance.wire import PRIORITIES, STREAM_ESCALATION
 from cloud_worker import dead_letter_store
 from cloud_worker.metrics import WorkerMetrics

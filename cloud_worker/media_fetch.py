@@ -13,7 +13,7 @@ import nats.js.errors
 from nats.js import JetStreamContext
 
 from appliance.base.json_lines import WireError
-from appliance.broker import broker_errors
+from appliance.broker.nats_connection import broker_errors
 from appliance.wire import CHUNK_BYTES, STREAM_MEDIA, MediaRef, media_subject
 
 FETCH_S_MAX = 10.0  # a chunk of 128 kB on the slowest link that keeps a deadline

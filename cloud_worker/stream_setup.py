@@ -40,7 +40,8 @@ from nats.js.api import (
 )
 
 from appliance.base.errors import UplinkError
-from appliance.broker import NATS_ERRORS, NatsLink, broker_errors, complaint, make_site_consumer
+from appliance.broker.nats_connection import NATS_ERRORS, broker_errors, complaint
+from appliance.broker.nats_link import NatsLink, make_site_consumer
 from appliance.wire import (
     CHUNK_BYTES,
     MESSAGE_BYTES_MAX,

@@ -8,7 +8,8 @@ from nats.aio.client import Client
 
 from appliance.base.clock import Clock
 from appliance.base.errors import VedetteError
-from appliance.broker import NatsLink, broker_errors, complaint, site_consumer_name
+from appliance.broker.nats_connection import broker_errors, complaint
+from appliance.broker.nats_link import NatsLink, site_consumer_name
 from appliance.wire import (
     STREAM_VERDICT,
     TRACEPARENT,

@@ -15,7 +15,8 @@ from appliance.base.backoff import Backoff
 from appliance.base.clock import Clock
 from appliance.base.errors import EngineError, UplinkError
 from appliance.base.telemetry import LogThrottle
-from appliance.broker import NATS_ERRORS, NatsLink, broker_errors, end_tasks, until_set
+from appliance.broker.nats_connection import NATS_ERRORS, broker_errors
+from appliance.broker.nats_link import NatsLink, end_tasks, until_set
 from cloud_worker import stream_setup
 from cloud_worker.analyze_server import AnalyzeServer
 from cloud_worker.config import WorkerConfig

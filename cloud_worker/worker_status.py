@@ -14,7 +14,7 @@ from nats.aio.client import Client
 from appliance.base.clock import Clock
 from appliance.base.errors import MissingDependency, UplinkError
 from appliance.base.telemetry import LogThrottle
-from appliance.broker import broker_errors
+from appliance.broker.nats_connection import broker_errors
 from appliance.wire import POOL_COUNT_MAX, POOL_SUBJECT, PRICE_MAX, PoolStatus
 from cloud_worker.config import PoolConfig, StatusConfig
 from cloud_worker.metrics import WorkerMetrics

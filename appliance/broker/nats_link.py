@@ -1,4 +1,9 @@
-"""Keeps one connection to a NATS server and reconnects, with backoff; makes the consumer of a site's verdicts."""
+"""Keeps one connection to a NATS server and reconnects, with backoff; makes the consumer of a site's verdicts.
+
+nats-py's own reconnection is switched off: it hands over messages that were published during an outage although
+`publish` has already failed, it gives up for ever when a server that restarts refuses the credentials once, and its
+first connect behaves differently from the later ones. Here a lost connection is simply over, and the next one is new.
+"""
 
 from __future__ import annotations
 

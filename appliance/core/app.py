@@ -20,6 +20,8 @@ from appliance.base.library_identifiers import remove_identifiers
 from appliance.base.malloc import TRIM_EVERY_S, hold_little, spare_what_stays, trim_heaps
 from appliance.base.telemetry import LogRing
 from appliance.base.threads import Service, ServiceGroup, ServiceRestarts, periodic_service
+from appliance.canary.nightly_candidates import EVERY_S as PROOF_EVERY_S
+from appliance.canary.nightly_candidates import NightlyProof
 from appliance.canary.proof_store import ProofStore
 from appliance.canary.shadow_cost import EVERY_S as SHADOW_EVERY_S
 from appliance.config import SiteConfig, StorageConfig
@@ -34,8 +36,6 @@ from appliance.core.core_loop import Core
 from appliance.core.core_settings import CoreStores
 from appliance.core.ingest_supervisor import IngestSupervisor
 from appliance.core.network_switch import NetworkSwitch
-from appliance.core.nightly_proof import EVERY_S as PROOF_EVERY_S
-from appliance.core.nightly_proof import NightlyProof
 from appliance.core.shadow_trial import ShadowSources, ShadowTrial
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import MediaReaders, StoredSite

@@ -14,7 +14,7 @@ from appliance.base.clock import Clock
 from appliance.base.detector_config import HailoConfig
 from appliance.base.machine import load_per_core
 from appliance.base.malloc import trim_heaps
-from appliance.broker import LinkState
+from appliance.broker.nats_connection import LinkState
 from appliance.config import LoadSheddingConfig
 from appliance.core.ingest_supervisor import IngestSupervisor
 from appliance.dashboard.deps import SystemHealth

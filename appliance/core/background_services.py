@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from appliance.base.clock import Clock, is_synchronised, local_weekday_minute
 from appliance.base.telemetry import LogRing
 from appliance.base.threads import Service, ServiceRestarts, periodic_service
-from appliance.broker import LinkState
+from appliance.broker.nats_connection import LinkState
 from appliance.config import (
     ArmingConfig,
     DecisionConfig,

@@ -19,7 +19,7 @@ from uuid import uuid4
 
 from appliance.base.clock import Clock
 from appliance.base.errors import StoreError
-from appliance.broker import LinkState
+from appliance.broker.nats_connection import LinkState
 from appliance.core.core_settings import CoreSettings, CoreStores
 from appliance.core.ingest_supervisor import HEALTHY_AFTER_S
 from appliance.store.meter import Metric, MetricName

@@ -11,7 +11,7 @@ from fastapi import Depends, Query
 from starlette.responses import HTMLResponse, Response
 
 from appliance.base.clock import day_bounds, local_day
-from appliance.broker import LinkState
+from appliance.broker.nats_connection import LinkState
 from appliance.config import AlertsConfig, CameraConfig
 from appliance.dashboard import keep_api
 from appliance.dashboard.access_rights import may

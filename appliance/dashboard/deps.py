@@ -13,7 +13,7 @@ from starlette.responses import HTMLResponse
 
 from appliance.base.clock import Clock
 from appliance.base.telemetry import LogLevel, LogLine
-from appliance.broker import LinkState
+from appliance.broker.nats_connection import LinkState
 from appliance.dashboard.snapshots import CutSnapshot
 from appliance.health.load_shedding import LoadShedding
 from appliance.media.recording_reader import READ_DIRECTLY, RecordingReader

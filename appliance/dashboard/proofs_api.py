@@ -11,8 +11,8 @@ from fastapi import Depends
 from pydantic import Field
 
 from appliance.base.errors import ModelError
-from appliance.canary.candidate_store import CandidateStore
 from appliance.canary.judge import Outcome
+from appliance.canary.nightly_candidates import CandidateStore
 from appliance.canary.opponent import detector_with, opponent
 from appliance.canary.proof_store import PROOF_REPORT, ProofReport, ProofStore
 from appliance.config import DecisionConfig

@@ -14,12 +14,11 @@ from pydantic import Field
 from appliance.base.clock import Clock
 from appliance.base.detector_config import DetectorConfig
 from appliance.base.errors import ConfigError, ModelError, PreconditionError, UsageError
-from appliance.canary.candidate_store import KeyChange
+from appliance.canary.nightly_candidates import KeyChange
 from appliance.config import DecisionConfig
 from appliance.dashboard.deps import DatabasePart
 from appliance.dashboard.schemas import API, ApiModel, RequestModel
-from appliance.dashboard.settings_cost import cost_of
-from appliance.dashboard.settings_forms import secret_keys
+from appliance.dashboard.settings_forms import cost_of, secret_keys
 from appliance.detect.model_files import present_models
 from appliance.media.atomic_file import DiskWriteError
 from appliance.settings.rule_trial import try_rules

@@ -46,23 +46,21 @@ from appliance.lab.export_folder import (
     yolo_label_text,
     zip_folder,
 )
-from appliance.lab.export_frames import (
+from appliance.lab.export_samples import (
+    CLASSES,
+    INDEX_FILE,
     ExportImage,
+    answer_of,
+    answered_by,
+    answerer_of,
     choose_backgrounds,
     choose_labelled,
     cut_images,
     examined_frames,
-    labels_in,
-    still_image,
-)
-from appliance.lab.training_index import (
-    CLASSES,
-    INDEX_FILE,
-    answer_of,
-    answered_by,
-    answerer_of,
     index_file,
+    labels_in,
     missed_boxes,
+    still_image,
 )
 from appliance.media.atomic_file import DiskWriteError
 from appliance.store.archive import StorageArchive

@@ -12,7 +12,7 @@ from appliance import wire
 from appliance.base.clock import Clock, ClockStepDetector
 from appliance.base.errors import StoreUnavailable
 from appliance.base.machine import load_per_core
-from appliance.broker import LinkState
+from appliance.broker.nats_connection import LinkState
 from appliance.config import EscalationConfig, Rule
 from appliance.router.calibration import UNTRAINED
 from appliance.router.decide import Postponement, SystemLoad, must_wait

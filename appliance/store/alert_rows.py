@@ -6,16 +6,8 @@ import hashlib
 import sqlite3
 from dataclasses import asdict, replace
 
-from appliance.store.database import Database
 from appliance.store.rows import EvidenceRow, best_json, insert, to_json
 from appliance.types import Alert, AlertChange, Event
-
-
-def bump_rev(db: Database, connection: sqlite3.Connection, alert_id: str) -> int:
-    """Give the alert the next change number, inside the transaction of `connection`, so that readers see the change."""
-    rev = db.next_rev(connection)
-    connection.execute("UPDATE alert SET rev = ? WHERE id = ?", (rev, alert_id))
-    return rev
 
 
 def event_id(event: Event, run: str) -> str:

@@ -8,9 +8,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from appliance import wire
-from appliance.store.alert_rows import bump_rev, write_alert, write_event, write_incident
+from appliance.store.alert_rows import write_alert, write_event, write_incident
 from appliance.store.alert_search import EVERY_ALERT, SET_ASIDE, AlertQuery, of_cameras, select_alerts
-from appliance.store.database import Database
+from appliance.store.database import Database, bump_rev
 from appliance.store.decisions import write_decision
 from appliance.store.escalations import (
     UNSETTLED,

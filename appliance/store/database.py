@@ -263,6 +263,13 @@ class Database:
             raise
 
 
+def bump_rev(db: Database, connection: sqlite3.Connection, alert_id: str) -> int:
+    """Give the alert the next change number, inside the transaction of `connection`, so that readers see the change."""
+    rev = db.next_rev(connection)
+    connection.execute("UPDATE alert SET rev = ? WHERE id = ?", (rev, alert_id))
+    return rev
+
+
 def database_versions() -> dict[str, str]:
     """Return the versions of SQLite and of the schema that this program knows; an open file has that schema."""
     return {"sqlite": sqlite3.sqlite_version, "schema": str(len(STEPS))}

@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 from appliance import wire
-from appliance.store.alert_rows import bump_rev
-from appliance.store.database import Database
+from appliance.store.database import Database, bump_rev
 from appliance.store.rows import (
     Delivery,
     EscalationRow,

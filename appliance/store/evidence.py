@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from appliance import wire
-from appliance.store.alert_rows import bump_rev, write_evidence
-from appliance.store.database import Database
+from appliance.store.alert_rows import write_evidence
+from appliance.store.database import Database, bump_rev
 from appliance.store.escalations import EscalationStore
 from appliance.store.rows import (
     ALERT_COLUMNS,

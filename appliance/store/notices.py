@@ -11,9 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
 
-from appliance.store.alert_rows import bump_rev
 from appliance.store.audit import AuditRow, AuditStore
-from appliance.store.database import Database
+from appliance.store.database import Database, bump_rev
 from appliance.store.rows import Delivery, Standing, standing_of, to_json
 from appliance.types import Severity
 

@@ -8,8 +8,7 @@ import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from appliance.store.alert_rows import bump_rev
-from appliance.store.database import Database
+from appliance.store.database import Database, bump_rev
 from appliance.store.escalations import (
     BY_PRIORITY,
     INDEXED,

@@ -5,8 +5,7 @@ from __future__ import annotations
 import sqlite3
 from dataclasses import dataclass
 
-from appliance.store.alert_rows import bump_rev
-from appliance.store.database import Database
+from appliance.store.database import Database, bump_rev
 from appliance.store.rows import ALERT_COLUMNS, AlertRow, Delivery, read_alert, to_json
 from appliance.types import CONFIRMING_KINDS, EdgeVerdict
 

@@ -18,8 +18,7 @@ from appliance.base.clock import ClockStepDetector
 from appliance.base.errors import StoreError
 from appliance.base.telemetry import LogThrottle
 from appliance.config import CameraConfig, StorageConfig
-from appliance.store.alert_rows import bump_rev
-from appliance.store.database import Database
+from appliance.store.database import Database, bump_rev
 from appliance.store.decisions import prune_decisions
 from appliance.store.deletions import HELD, DeletionLedger, DeletionReason, SegmentPruner
 from appliance.store.escalations import UNSETTLED, in_states

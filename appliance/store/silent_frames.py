@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from appliance import wire
-from appliance.store.alert_rows import bump_rev
-from appliance.store.database import Database
+from appliance.store.database import Database, bump_rev
 from appliance.store.decisions import LABELLED
 from appliance.store.escalations import EscalationStore
 from appliance.store.rows import to_json

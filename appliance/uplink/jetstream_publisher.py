@@ -16,7 +16,8 @@ from nats.js import JetStreamContext
 from nats.js.api import DiscardPolicy, PubAck
 
 from appliance.base.errors import EvidenceError, UplinkError, VedetteError
-from appliance.broker import NatsLink, broker_errors, complaint, end_tasks
+from appliance.broker.nats_connection import broker_errors, complaint
+from appliance.broker.nats_link import NatsLink, end_tasks
 from appliance.store.rows import MediaRow
 from appliance.wire import (
     CHUNK_BYTES,

@@ -10,7 +10,7 @@ from nats.aio.msg import Msg
 from appliance.base.clock import Clock
 from appliance.base.json_lines import WireError
 from appliance.base.telemetry import LogThrottle
-from appliance.broker import NatsLink, stay_subscribed
+from appliance.broker.nats_link import NatsLink, stay_subscribed
 from appliance.wire import POOL_STATUS_BYTES_MAX, POOL_SUBJECT, PoolStatus
 
 WORKERS_MAX = 64  # more say nothing new about a queue that they share

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from appliance.base.clock import Clock, local_day
-from appliance.broker import LinkState
+from appliance.broker.nats_connection import LinkState
 from appliance.config import EscalationConfig, UplinkConfig
 from appliance.store.meter import Meter, Metric, MetricName
 from appliance.wire import PRIORITIES, PRIORITY_OF

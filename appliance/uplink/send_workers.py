@@ -13,7 +13,7 @@ from typing import Protocol
 
 from appliance.base.clock import Clock
 from appliance.base.errors import EvidenceError, UplinkError
-from appliance.broker import NatsLink, end_tasks
+from appliance.broker.nats_link import NatsLink, end_tasks
 from appliance.store.rows import EscalationRow, MediaRow
 from appliance.uplink.cloud_breaker import CloudBreaker
 from appliance.uplink.jetstream_publisher import (

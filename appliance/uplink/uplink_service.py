@@ -17,7 +17,9 @@ from appliance.base.backoff import Backoff
 from appliance.base.clock import Clock
 from appliance.base.errors import StoreError, StoreUnavailable, UplinkError, lacks_files
 from appliance.base.service_loop import ServiceLoop
-from appliance.broker import NATS_ERRORS, BrokerChoice, LinkState, NatsLink, end_tasks, stay_subscribed
+from appliance.broker.broker_choice import BrokerChoice
+from appliance.broker.nats_connection import NATS_ERRORS, LinkState
+from appliance.broker.nats_link import NatsLink, end_tasks, stay_subscribed
 from appliance.config import UplinkConfig
 from appliance.store.alerts import AlertStore
 from appliance.store.meter import Meter

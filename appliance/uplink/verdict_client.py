@@ -21,7 +21,8 @@ from appliance.base.broker_config import BrokerConfig
 from appliance.base.clock import Clock
 from appliance.base.errors import UplinkError
 from appliance.base.json_lines import WireError
-from appliance.broker import NatsLink, broker_errors, complaint, end_tasks
+from appliance.broker.nats_connection import broker_errors, complaint
+from appliance.broker.nats_link import NatsLink, end_tasks
 from appliance.uplink.jetstream_publisher import NatsMessage, chunk_message, escalation_message
 from appliance.wire import (
     CHUNK_BYTES,

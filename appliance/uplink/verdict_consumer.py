@@ -22,15 +22,8 @@ from appliance.base.clock import Clock
 from appliance.base.errors import StoreUnavailable, UplinkError
 from appliance.base.json_lines import WireError
 from appliance.base.telemetry import LogThrottle
-from appliance.broker import (
-    NATS_ERRORS,
-    NatsLink,
-    broker_errors,
-    check_site_consumer,
-    complaint,
-    make_site_consumer,
-    site_consumer_name,
-)
+from appliance.broker.nats_connection import NATS_ERRORS, broker_errors, complaint
+from appliance.broker.nats_link import NatsLink, check_site_consumer, make_site_consumer, site_consumer_name
 from appliance.store.alerts import AlertStore
 from appliance.store.escalations import VerdictEffect
 from appliance.uplink.outbox import CommitBatcher

@@ -76,7 +76,7 @@ AREAS = (
     ),
     Area(
         "exports",
-        ("appliance/lab/export_command.py", "appliance/lab/export_frames.py", "appliance/lab/export_folder.py"),
+        ("appliance/lab/export_command.py", "appliance/lab/export_samples.py", "appliance/lab/export_folder.py"),
         ("unit/test_export_images.py", "replay/test_export.py"),
     ),
     Area("install.sh", ("deploy/install.sh",), ("unit/test_install_script.py",)),

@@ -17,9 +17,15 @@ from appliance.base.errors import EngineError
 from appliance.types import JudgeKind
 from appliance.wire import AUDIT, NO_REASON, REASON_FOLLOWS, FoundBox, Need
 from cloud_worker.config import OpenAiEngine
-from cloud_worker.engines.chat_completion import ChatStream, read_completion, read_first_word
 from cloud_worker.engines.chat_endpoint import ChatEndpoint, complaint
-from cloud_worker.engines.vlm_answer import AskedCase, read_boxes, read_reason
+from cloud_worker.engines.vlm_answer import (
+    AskedCase,
+    ChatStream,
+    read_boxes,
+    read_completion,
+    read_first_word,
+    read_reason,
+)
 from cloud_worker.images import encode_jpeg, select_images
 from cloud_worker.judge import JudgeCase, Opinion
 from cloud_worker.prompt import (

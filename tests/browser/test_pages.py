@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from appliance.base.clock import SystemClock
-from appliance.broker import LinkState
+from appliance.broker.nats_connection import LinkState
 from appliance.types import CameraState
 from tests.browser.conftest import House
 from tests.support.dashboard_site import Site, config_of, running

@@ -20,8 +20,8 @@ from appliance.base.clock import SystemClock
 from appliance.base.errors import EngineError, EngineUnavailable, UsageError
 from appliance.demo.demo_config import VlmServer, probe_vlm
 from cloud_worker.config import OpenAiEngine
-from cloud_worker.engines.chat_completion import Completion
 from cloud_worker.engines.openai_vlm import OpenAiVlm
+from cloud_worker.engines.vlm_answer import Completion
 from cloud_worker.judge import Judge, JudgeCase
 from cloud_worker.media_fetch import EvidenceFile
 from cloud_worker.prompt import VlmAnswer, response_format

@@ -13,8 +13,8 @@ from appliance import wire
 from appliance.base.clock import SystemClock
 from appliance.base.errors import EngineError
 from cloud_worker.config import OpenAiEngine
-from cloud_worker.engines.chat_completion import ChatStream
 from cloud_worker.engines.openai_vlm import OpenAiVlm
+from cloud_worker.engines.vlm_answer import ChatStream
 from cloud_worker.judge import Judge, JudgeCase, Opinion
 from cloud_worker.media_fetch import EvidenceFile
 from cloud_worker.prompt import parse_decision

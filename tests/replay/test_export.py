@@ -23,7 +23,7 @@ from appliance import wire
 from appliance.base.errors import PreconditionError, UsageError
 from appliance.cli import main
 from appliance.detect.detector import ObjectDetector
-from appliance.lab import training_index
+from appliance.lab import export_samples
 from appliance.lab.export_command import (
     ChosenAlert,
     Exporter,
@@ -500,4 +500,4 @@ def test_audited_frames_teach_what_was_missed_and_where_nothing_was(
 
 
 def test_the_training_layout_numbers_the_classes_as_the_training_does() -> None:
-    assert training_index.CLASSES == index.CLASSES
+    assert export_samples.CLASSES == index.CLASSES

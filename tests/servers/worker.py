@@ -17,7 +17,7 @@ from pydantic import SecretStr
 
 from appliance.base.broker_config import BrokerConfig
 from appliance.base.clock import Clock, SystemClock
-from appliance.broker import NatsLink
+from appliance.broker.nats_link import NatsLink
 from appliance.types import Detections
 from cloud_worker.config import HandlingConfig as WorkerSettings
 from cloud_worker.config import RedetectEngine, SpotConfig, StatusConfig, StreamsConfig, WorkerConfig

@@ -21,7 +21,7 @@ from fastapi.testclient import TestClient
 
 from appliance import wire
 from appliance.base.clock import Clock, ManualClock, SystemClock, local_day
-from appliance.broker import LinkState
+from appliance.broker.nats_connection import LinkState
 from appliance.config import SiteConfig
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import CoreProbes, StoredSite, SystemHealth

@@ -13,7 +13,7 @@ import pytest
 
 from appliance import config
 from appliance.base.clock import SystemClock
-from appliance.broker import NatsLink, end_tasks
+from appliance.broker.nats_link import NatsLink, end_tasks
 from benchmarks.instant_worker import Instant
 from cloud_worker import stream_setup
 from cloud_worker.config import StreamsConfig

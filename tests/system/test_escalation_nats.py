@@ -22,7 +22,8 @@ from appliance import wire
 from appliance.base.broker_config import BrokerConfig
 from appliance.base.clock import SystemClock
 from appliance.base.errors import StoreUnavailable
-from appliance.broker import NatsLink, end_tasks, nats_link
+from appliance.broker import nats_link
+from appliance.broker.nats_link import NatsLink, end_tasks
 from appliance.store.alerts import AlertStore
 from appliance.store.rows import MediaRow
 from appliance.types import JudgeKind

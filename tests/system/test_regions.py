@@ -14,7 +14,7 @@ import pytest
 
 from appliance import wire
 from appliance.base.clock import SystemClock
-from appliance.broker import site_consumer_name
+from appliance.broker.nats_link import site_consumer_name
 from benchmarks.chaos import regions
 from benchmarks.chaos.regions import FIRST, SECOND, Regions
 from cloud_worker.engines.redetect import Redetect

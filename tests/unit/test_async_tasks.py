@@ -7,7 +7,8 @@ import contextlib
 
 import pytest
 
-from appliance.broker import end_tasks, nats_link, until_set
+from appliance.broker import nats_link
+from appliance.broker.nats_link import end_tasks, until_set
 
 
 def test_a_cancellation_that_is_swallowed_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:

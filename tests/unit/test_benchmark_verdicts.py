@@ -17,9 +17,8 @@ from benchmarks.verdicts.chat_request import BadRequest, cells, completion, prom
 from benchmarks.verdicts.load_generator import EVIDENCE, TimedAnswer, cases, flat_out, paced
 from benchmarks.verdicts.model_sizes import SIZES, Special
 from cloud_worker.config import OpenAiEngine
-from cloud_worker.engines.chat_completion import Completion
 from cloud_worker.engines.openai_vlm import OpenAiVlm
-from cloud_worker.engines.vlm_answer import read_answer
+from cloud_worker.engines.vlm_answer import Completion, read_answer
 from cloud_worker.judge import Judge, JudgeCase, Opinion
 from cloud_worker.prompt import SYSTEM, AnswerOrder
 

@@ -14,12 +14,11 @@ import yaml
 from appliance.base.clock import ManualClock, SystemClock
 from appliance.base.errors import UsageError
 from appliance.bundle.bundle_store import BundleStore
-from appliance.canary.candidate_store import WAITING_MAX, CandidateStore, SettingsCandidate
 from appliance.canary.judge import Judgement, Outcome
+from appliance.canary.nightly_candidates import BEGIN_HOUR, WAITING_MAX, CandidateStore, NightlyProof, SettingsCandidate
 from appliance.canary.proof_store import ProofReport, ProofStore
 from appliance.cli import main
 from appliance.config import load
-from appliance.core.nightly_proof import BEGIN_HOUR, NightlyProof
 from appliance.health.load_shedding import LoadShedding
 from appliance.lab import candidate_command
 from appliance.lab.cassette_command import cassette_from_store

@@ -22,7 +22,7 @@ from fastapi.testclient import TestClient
 from appliance import wire
 from appliance.base.clock import ManualClock
 from appliance.base.errors import EvidenceError
-from appliance.broker import LinkState
+from appliance.broker.nats_connection import LinkState
 from appliance.config import SiteConfig
 from appliance.dashboard.alert_reader import AlertCountCache
 from appliance.dashboard.app import create_app

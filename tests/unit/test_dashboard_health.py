@@ -10,7 +10,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from appliance.base.clock import ManualClock
-from appliance.broker import LinkState
+from appliance.broker.nats_connection import LinkState
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import CoreProbes, IngestOrders
 from appliance.dashboard.events_api import changes_of

@@ -9,7 +9,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from appliance.base.clock import ManualClock
-from appliance.broker import LinkState
+from appliance.broker.nats_connection import LinkState
 from appliance.store.health_events import HealthEventStore
 from appliance.store.rechecks import RecheckStore
 from appliance.types import EdgeVerdict, HealthEvent

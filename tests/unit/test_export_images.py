@@ -13,7 +13,7 @@ from appliance.lab.export_folder import (
     yolo_data_yaml,
     yolo_label_text,
 )
-from appliance.lab.export_frames import choose_backgrounds, choose_labelled, labels_in
+from appliance.lab.export_samples import choose_backgrounds, choose_labelled, labels_in
 from appliance.types import FrameBoxes, TrackedObject
 from tests.support.sample_rows import T0
 

@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from appliance.base.clock import ManualClock
 from appliance.base.machine import Temperature
-from appliance.broker import LinkState
+from appliance.broker.nats_connection import LinkState
 from appliance.dashboard import metrics_api as metrics
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import CoreProbes, SystemHealth

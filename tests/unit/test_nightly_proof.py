@@ -10,8 +10,8 @@ from appliance.base.clock import ManualClock
 from appliance.bundle.bundle_store import BundleStore
 from appliance.bundle.manifest import BundleRef
 from appliance.canary.judge import Judgement, Outcome
+from appliance.canary.nightly_candidates import BEGIN_HOUR, NightlyProof
 from appliance.canary.proof_store import ProofReport, ProofStore
-from appliance.core.nightly_proof import BEGIN_HOUR, NightlyProof
 from appliance.detect.bundle_maker import describe_network, install_files
 from appliance.health.load_shedding import LoadShedding, SheddingStep
 from tests.support.waiting import until

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from appliance.decode_policy.packet_sizes import (
+from appliance.decode_policy.keyframe_policy import (
     ECONOMY,
     KEYS_MIN,
     LEARN_MIN,

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from appliance.base.broker_config import BrokerConfig
 from appliance.base.clock import ManualClock, footage_period
-from appliance.broker import NatsLink
+from appliance.broker.nats_link import NatsLink
 from appliance.config import BudgetConfig, PricesConfig
 from appliance.router.decide import SystemLoad
 from appliance.router.escalation_budget import EscalationBudget

@@ -10,7 +10,7 @@ import pytest
 
 from appliance.base.clock import ManualClock
 from appliance.base.machine import load_per_core, temperatures
-from appliance.broker import LinkState
+from appliance.broker.nats_connection import LinkState
 from appliance.router.router_maintenance import READ_EVERY_S, SystemLoadMonitor
 from appliance.store.alerts import AlertStore
 from appliance.store.database import Database

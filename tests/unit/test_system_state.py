@@ -16,7 +16,7 @@ from fastapi.testclient import TestClient
 from appliance.base import machine
 from appliance.base.clock import ManualClock
 from appliance.base.telemetry import LogRing, log_text
-from appliance.broker import LinkState
+from appliance.broker.nats_connection import LinkState
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import CoreProbes, SystemHealth
 from appliance.sandbox.confinement import missing_confinement

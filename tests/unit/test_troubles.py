@@ -16,7 +16,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from appliance.base.clock import ManualClock
-from appliance.broker import LinkState
+from appliance.broker.nats_connection import LinkState
 from appliance.config import SiteConfig, load
 from appliance.core.site_faults import (
     CLOCK_EVERY_S,

@@ -9,7 +9,7 @@ import pytest
 
 from appliance.base.clock import ManualClock, local_day
 from appliance.base.tcpinfo import TcpBytes, bytes_on_wire, failed_connect_bytes
-from appliance.broker import LinkState
+from appliance.broker.nats_connection import LinkState
 from appliance.store.database import Database
 from appliance.store.meter import Meter
 from appliance.uplink.cloud_breaker import PROBE_FIRST_S, CloudBreaker

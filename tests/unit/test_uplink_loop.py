@@ -12,7 +12,8 @@ import pytest
 
 from appliance.base.clock import ManualClock
 from appliance.base.errors import UplinkError
-from appliance.broker import LinkState, end_tasks
+from appliance.broker.nats_connection import LinkState
+from appliance.broker.nats_link import end_tasks
 from appliance.uplink.send_workers import REFUSED_MAX, REFUSED_S, AllowAll
 from appliance.uplink.uplink_service import UplinkLoop
 from tests.servers.site import Site

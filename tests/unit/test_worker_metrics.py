@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from appliance import wire
 from appliance.base.broker_config import BrokerConfig
 from appliance.base.clock import SystemClock
-from appliance.broker import NatsLink
+from appliance.broker.nats_link import NatsLink
 from appliance.types import JudgeKind
 from cloud_worker.config import RedetectEngine, WorkerConfig
 from cloud_worker.judge import Judge
