@@ -141,7 +141,9 @@ def model_folders() -> tuple[Path, ...]:
     named = os.environ.get("VEDETTE_MODELS")
     places = [Path(named)] if named else []
     places += [in_force] if (in_force := _bundle_in_force()) else []
-    places += [Path("models"), Path(__file__).parents[2] / "models", Path(__file__).parent / "models"]
+    # A service's user, or sudo's, may stand in a folder that it cannot read.
+    places += [Path("models")] if os.access(".", os.R_OK | os.X_OK) else []
+    places += [Path(__file__).parents[2] / "models", Path(__file__).parent / "models"]
     places += [user] if (user := _user_folder()) else []
     return tuple(dict.fromkeys(place.resolve() for place in places))
 

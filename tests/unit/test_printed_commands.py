@@ -131,7 +131,7 @@ def test_what_readme_does_with_the_footage_that_comes_along_works(
                 assert main(list(line.words[1:])) in ((0, 1) if "--with" in line.words else (0,)), line
                 done += 1
         elif line.words[1:3] == ("replay", "diff"):
-            assert main(list(line.words[1:])) == 1, "another network finds something else"
+            assert main(list(line.words[1:])) == 1, "in rain people are found later"
             done += 1
     assert done >= 6
 
