@@ -229,4 +229,6 @@ WEEKLY: dict[str, str] = {
     "[media3_internal_emulator_transformer_output_270_rotated.mp4]": "[media3_sample_rotate_and_reflect.mp4]",
     "replay/test_family.py::test_a_weaker_model_is_noticed[crowd-0.55-missed at 0:07.0: rule eastward, person]":
         "[rain-0.4-missed at 0:09.8: rule intruder, person]",
+    "unit/test_hailo.py::test_hailo_where_there_is_none_is_refused_wherever_a_detector_is_used[run]":
+        "[check]; how `run` refuses a detector: system/test_check.py, [device: cuda-run]",
 }  # fmt: skip
