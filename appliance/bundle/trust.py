@@ -1,8 +1,9 @@
 """Check that a bundle is genuine: a client of The Update Framework (TUF 1.0, python-tuf) over any repository.
 
-The publisher signs what is genuine: its targets are manifests, and a manifest names the hash of every file. Whoever
-rolls models out has a repository and keys of its own, with one target a site that says which bundle the site gets
-(the split of Uptane 2.1): with these keys stolen, a site can be held on an old bundle, and none can be invented.
+Two roles sign, as in Uptane 2.1. The publisher (PUBLISHER) signs what is genuine: its targets are manifests, and a
+manifest names the hash of every file. The director (DIRECTOR) rolls models out to sites. It has a repository and keys
+of its own, with one target for each site that names the bundle of the site. Whoever steals the director's keys can hold
+a site on an old bundle, but cannot add a bundle.
 
 TUF refuses what is not signed by enough keys, is older than what was seen, does not belong together or has expired. A
 clock that stands before the time of the last refresh would let what has expired pass, and is refused, too. Whatever is

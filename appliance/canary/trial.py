@@ -1,7 +1,8 @@
 """Tries a candidate on the site's kept scenarios and last hours of recording, beside the network in force.
 
-Everything runs in children of the lowest priority (`scenario.sandboxed_jobs`), one network in one child, so a candidate
-that crashes, hangs or takes all memory is stopped with its child.
+Everything runs in children of the lowest priority (`scenario.sandboxed_jobs`). `vedette models prove` has one network
+in one child, so a candidate that crashes, hangs or takes all memory is stopped with its child. A trial that the
+dashboard starts runs whole in one child (`sandboxed_jobs.prove_network`).
 """
 
 from __future__ import annotations

@@ -35,6 +35,13 @@ class CameraQuotaConfig(ConfigModel):
 
 
 class StorageConfig(ConfigModel):
+    """Where recording and evidence are stored, for how long, and how much of the disk they may take.
+
+    keep_hours: of the continuous recording. evidence_days: of clips and pictures of alerts. undo_delete_hours: how long
+    a deletion can be undone. size_max_gb: all of it. disk_free_min_mb: left free for others. preroll_dir: for the
+    ring of the last seconds before alerts; None: in `dir`.
+    """
+
     dir: Path = Path("vedette-data")
     segment_s: Annotated[float, Field(ge=1, le=60)] = 4.0
     keep_hours: Annotated[float, Field(gt=0, le=24 * 3650)] = 24.0
@@ -45,6 +52,3 @@ class StorageConfig(ConfigModel):
     access_log_days: Annotated[float, Field(gt=0, le=3650)] = 180.0
     quota: QuotaConfig = QuotaConfig()
     preroll_dir: Path | None = None
-
-
-# YAML 1.1 reads `off` as false.

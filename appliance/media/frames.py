@@ -100,7 +100,7 @@ class FrameConverter:
         return np.asarray(small.to_ndarray(), np.uint8)
 
     def motion_plane(self, frame: av.VideoFrame) -> NDArray[np.uint8]:
-        """uint8 (H, W), W at most SKETCH_MAX: brightness, not rotated, in which small and far people still show.
+        """uint8 (H, W), W at most MOTION_WIDTH_MAX: brightness, not rotated, in which small and far people still show.
 
         Halved until it fits, since halving uses every pixel and costs a tenth of any other ratio.
         """

@@ -1,4 +1,10 @@
-"""Runs the dashboard's jobs on recorded video in a sandbox of low priority (`sandbox.Sandbox`)."""
+"""Functions that a sandbox of low priority (`sandbox.Sandbox`) runs on recorded video, by name.
+
+Callers: the dashboard's `RecordingJobs` (JobKind has the names) and the trial of a network (`CandidateTrial`). Each
+function takes a dict that came as JSON; its docstring names the dataclass or the keys that are in it. `now` are the
+settings in force. `then` are the settings to be tried, but in `run_scenarios` those with which a scenario was kept.
+`way` is a DetectorConfig: the runtime and the precision in which the appliance runs a network.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +67,9 @@ def compare_costs(values: dict[str, Any]) -> Generator[float, None, list[tuple[f
 def prove_network(values: dict[str, Any]) -> Generator[float, None, dict[str, Any]]:
     """Yield the share that is done; return a ProofReport. values: `plan`, a TrialPlan, and `made_t`, UTC seconds.
 
-    Both networks run in this child: one that crashes or hangs ends it, and with it the trial.
+    For trials that the dashboard starts, which have no scenarios. Both networks run in this child: one that crashes or
+    hangs ends it, and with it the trial, without a result. `vedette models prove` gives each network a child of its
+    own, by `survey_frames` and `compare_costs`.
     """
     _give_way()
     plan = TRIAL_PLAN.validate_python(values["plan"])
@@ -72,7 +80,10 @@ def prove_network(values: dict[str, Any]) -> Generator[float, None, dict[str, An
 
 
 def _survey_here(function: str, values: Mapping[str, Any], cpu_s: float) -> Any:
-    """Run in this process what a trial without scenarios calls."""
+    """Call a job in this process, where `CandidateTrial` expects a child (a `canary.trial.JobCall`).
+
+    cpu_s: not used; the limits of this child hold for the whole trial.
+    """
     steps: Generator[float, None, Any]
     if function == "survey_frames":
         steps = frame_survey.survey_frames(dict(values))
@@ -89,7 +100,8 @@ def _survey_here(function: str, values: Mapping[str, Any], cpu_s: float) -> Any:
 def run_scenario(values: dict[str, Any]) -> Generator[float, None, dict[str, Any]]:
     """Run the scenario `file` with networks of `model_folder`; returns its status and what is wrong, in words.
 
-    way: a DetectorConfig, see `_loading`. model: in place of the one that the scenario names.
+    values: `file`, `model_folder`, `way` (a DetectorConfig, see `_loading`) and, if it replaces the network that the
+    scenario names, `model`. Callers: `canary.trial` and the dashboard's `keep_api`.
     """
     _give_way()
     if values["model_folder"]:
@@ -140,9 +152,11 @@ def _outcome(result: ScenarioResult) -> tuple[str, str]:
 
 
 def _today(plan: ScenarioPlan, now: Mapping[str, DecisionConfig]) -> DecisionConfig | None:
-    """Return the settings in force for the scenario's camera, its zones and lines by the names of that time.
+    """Return the settings in force for the scenario's camera; None: there is no such camera any more.
 
-    None: there is no such camera any more. Rules with hours that were not armed then stay out: in a replay all are.
+    The scenario's expectations use the names of zones and lines of the time when it was kept. So a zone or line that
+    was renamed since gets its old name back here: the rule of the same name and kind tells which one it is. Rules with
+    hours that the scenario does not have are left out, since a replay arms every rule at all hours.
     """
     (part,) = plan.parts
     site, then = now.get(part.camera), plan.config.cameras[part.camera]

@@ -231,7 +231,10 @@ class WebServer:
                 self._loop.call_soon_threadsafe(self._end)
 
     def configure(self, *settings: object) -> None:
-        """Answer by these settings, which are the program's own, from the next request on. Any thread."""
+        """Apply changed settings from the next request on. Any thread.
+
+        settings: the arguments of `app.state.configure`, which the program that made `app` has set.
+        """
         self._app.state.configure(*settings)
 
     def warm_up(self) -> None:

@@ -61,7 +61,7 @@ export class LivePlayer {
 			this.pump();
 		};
 	}
-	// What cannot be played as it is asked for again, in H.264.
+	// Ends the video. The page then asks once more for all cameras, in H.264.
 	refuse(why) {
 		this.stop(why);
 		if (asksH264) return;
@@ -112,7 +112,9 @@ let watches = 0;
 const requestFor = (names, when) => ({ names, when, codec: asksH264 ? "h264" : "as_recorded" });
 const textOf = (kind, body) => (kind === "v" ? body : new TextDecoder().decode(body));
 
-// Follows cameras: `views` by name, see cameras.js. Returns how to end it. All windows share the connection, where they can.
+// Follows cameras until the returned function is called. `views` has by camera name a `view` (cameras.js): one function for
+// each kind of message (live_buffer.js; "v" is video, which stays bytes), and `lost`. Where the browser has a shared worker
+// (shared.js), all windows use its one connection; if the worker fails to load, `end` becomes that of a connection of ours.
 export function watch(views, when) {
 	let end = () => {};
 	const way = shared(() => {
@@ -123,6 +125,8 @@ export function watch(views, when) {
 	return () => end();
 }
 
+// Asks the worker for cameras ({do: "live", key}) or for none ({do: "still", key}). `key` tells our messages from others';
+// `deaf` ends listening.
 function watchTogether(way, views, when) {
 	const names = Object.keys(views);
 	const key = `${++watches}`;
@@ -144,6 +148,7 @@ function watchTogether(way, views, when) {
 	};
 }
 
+// Holds a connection of its own while the page is visible, and connects again 2 s after it was lost.
 function watchAlone(views, when) {
 	const names = Object.keys(views);
 	let ended = false;
