@@ -140,7 +140,8 @@ def test_a_folder_here_does_not_redefine_what_comes_with_vedette(
     assert model_files.find_model("vedette-nano").path.parent != here, "the file that is as promised counts"
 
 
-def test_a_working_folder_that_cannot_be_read_is_passed_over(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_working_folder_that_cannot_be_read_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     here = Path("models").resolve()
     assert here in model_files.model_folders()
     monkeypatch.setattr(model_files.os, "access", lambda path, mode: path != ".")
