@@ -248,7 +248,8 @@ def test_out_of_reach_is_said_in_the_language_of_the_page(house: NotifyingHouse,
                 "() => navigator.serviceWorker.controller?.scriptURL.endsWith('?de')", timeout=30_000
             )
             break
-        page.reload()
+        with contextlib.suppress(PlaywrightTimeout):  # it can hang while one worker hands over to the next
+            page.reload(timeout=30_000)
     assert page.evaluate("navigator.serviceWorker.controller?.scriptURL").endswith("?de")
     page.context.set_offline(True)
     page.reload()
