@@ -19,7 +19,9 @@ addEventListener("install", event => {
 addEventListener("activate", event => event.waitUntil(registration.navigationPreload?.enable()));
 addEventListener("fetch", event => {
 	if (event.request.mode !== "navigate") return;
-	const answer = async () => (await event.preloadResponse) ?? fetch(event.request);
+	// Where one worker hands over to the next, the browser may forget the request that it made beforehand: ask again.
+	const late = new Promise(done => setTimeout(done, 5000));
+	const answer = async () => (await Promise.race([event.preloadResponse, late])) ?? fetch(event.request);
 	event.respondWith(answer().catch(() => new Response(OFFLINE, { headers: { "Content-Type": "text/html" } })));
 });
 addEventListener("push", event => {
