@@ -1,7 +1,8 @@
-"""Checks of a file that a person named, before it is read or written over; and what survives a power cut."""
+"""Checks of a file that a person named, before it is read or written over; its sha256; what survives a power cut."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import stat
@@ -16,6 +17,15 @@ def is_special(path: Path) -> bool:
     """Return True for a pipe, a device or a socket, which may have no end or wait for ever. Raises OSError: absent."""
     mode = path.stat().st_mode
     return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+
+
+def sha256_of(path: Path) -> str:
+    """Return the sha256 of a file in hexadecimal. Raises OSError."""
+    sha = hashlib.sha256()
+    with path.open("rb") as file:
+        for block in iter(lambda: file.read(1 << 20), b""):
+            sha.update(block)
+    return sha.hexdigest()
 
 
 def check_output(path: Path, what: str, begins: re.Pattern[bytes]) -> None:

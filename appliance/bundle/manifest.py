@@ -16,6 +16,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
+from appliance.base import local_files
 from appliance.base.config_model import ConfigModel
 from appliance.base.detector_config import HeadName, Precision
 from appliance.base.errors import ModelError, unreadable_model
@@ -37,14 +38,10 @@ Stage = Literal["whole", "graph", "backbone", "neck", "head"]
 
 def sha256_of(path: Path) -> str:
     """sha256 of the file in hex. Raises ModelError."""
-    sha = hashlib.sha256()
     try:
-        with path.open("rb") as file:
-            for block in iter(lambda: file.read(1 << 20), b""):
-                sha.update(block)
+        return local_files.sha256_of(path)
     except OSError as error:
         raise unreadable_model(f"{path}: the model file", error) from None
-    return sha.hexdigest()
 
 
 def checked_lines(lines: Mapping[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:

@@ -16,7 +16,6 @@ It checks the sha256 of all that came, trains, judges the average by the held-ba
 from __future__ import annotations
 
 import argparse
-import hashlib
 import importlib.util
 import json
 import shutil
@@ -28,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from appliance.base.errors import UsageError
+from appliance.base.local_files import sha256_of
 from models.train import cache, pack, run
 from models.train.index import IndexFault
 
@@ -40,7 +40,7 @@ NEEDED = ("torch", "numpy", "cv2", "onnx")
 
 def fill(options: argparse.Namespace) -> None:
     """Write all that must be carried into options.out. Raise IndexFault."""
-    checked(options.settings, Path("set"), Path("run"), 0)
+    run.parser().parse_args([*options.settings, *places(Path("set"), Path("run"), 0)])  # exits where one is wrong
     out: Path = options.out
     out.mkdir(parents=True, exist_ok=True)
     entries = pack.chosen(pack.index.read(options.index), options.drop)
@@ -49,9 +49,9 @@ def fill(options: argparse.Namespace) -> None:
         path = out / f"set-{number}.zip"
         packed = pack.pack(options.index, chosen, path, int(options.mib * 2**20), name)
         print(f"{path}: {packed.pictures} pictures at {packed.side} px, {packed.size / 2**20:.1f} MiB")
-    for given, name in ((options.teacher, "teacher.onnx"), (options.init, "init")):
+    for given, name in ((options.teacher, "teacher"), (options.init, "init")):
         if given:
-            shutil.copyfile(given, out / (name + given.suffix if name == "init" else name))
+            shutil.copyfile(given, out / f"{name}{given.suffix}")
     write_list(out, CARRIED, settings=options.settings)
     print(f"carry the repository and {out}; there: python3 -m models.train.remote slice --carry {out} --out back")
 
@@ -77,14 +77,18 @@ def train_slice(options: argparse.Namespace) -> int:
     left = options.minutes - END_MINUTES - (time.monotonic() - begun) / 60 if options.minutes else 0.0
     if options.minutes and left <= 0:
         raise IndexFault(f"--minutes {options.minutes:g}: checking and unpacking left no time; {END_MINUTES:g} is kept")
-    status = run.main([*settings, *given, *places(folder, training, left)])
+    arguments = [*settings, *given, *places(folder, training, left)]
+    status = run.main(arguments)
     if status in (0, 3):
-        bring_back(training, folder, options.out, checked(settings, folder, training, left))
+        bring_back(training, folder, options.out, run.parser().parse_args(arguments).size)
     return status
 
 
-def bring_back(training: Path, folder: Path, out: Path, settings: argparse.Namespace) -> None:
-    """Judge and export the averaged network of a run, and copy what the next slice and its owner need into `out`."""
+def bring_back(training: Path, folder: Path, out: Path, side: int) -> None:
+    """Judge and export the averaged network of a run, and copy what the next slice and its owner need into `out`.
+
+    side: of the pictures that it is judged by, in pixels. The export is for the size in use, as that of any run.
+    """
     from models.train import export
     from models.train.judge import judge
 
@@ -92,13 +96,13 @@ def bring_back(training: Path, folder: Path, out: Path, settings: argparse.Names
     entries = pack.index.read(folder)
     held = [number for number, entry in enumerate(entries) if entry.split == "val"]
     pictures = cache.build(folder, entries, folder / "pictures.bin")
-    verdict = judge(network, pictures, entries, held, settings.size)
+    verdict = judge(network, pictures, entries, held, side)
     print(f"held back: AP50 {verdict.mean:.3f}, person {verdict.person:.3f} on {len(held)} pictures")
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
     for path in (training / "last.pt", training / "log.jsonl", *training.glob("optimizer-*.pt")):
         shutil.copyfile(path, out / path.name)
-    export.export(network, out / "network.onnx", settings.size, settings.size)
+    export.export(network, out / "network.onnx")
     write_list(out, RETURNED, ap50=verdict.mean, person=verdict.person, classes=verdict.classes)
     files = sorted(out.iterdir())
     large = [path.name for path in files if path.stat().st_size > FILE_MIB_MAX * 2**20]
@@ -109,11 +113,6 @@ def bring_back(training: Path, folder: Path, out: Path, settings: argparse.Names
 def places(folder: Path, training: Path, minutes: float) -> list[str]:
     """Return the arguments that `pack` cannot know: where the set and the run lie there, and the minutes."""
     return ["--index", str(folder), "--out", str(training), "--minutes", f"{minutes:.3f}"]
-
-
-def checked(settings: Sequence[str], folder: Path, training: Path, minutes: float) -> argparse.Namespace:
-    """Return the run's settings as models.train.run reads them; it exits with its own message where they are wrong."""
-    return run.parser().parse_args([*settings, *places(folder, training, minutes)])
 
 
 def unpack(carry: Path, work: Path) -> None:
@@ -149,15 +148,6 @@ def read_list(folder: Path, name: str) -> dict[str, Any]:
         if sha256_of(path) != wanted:
             raise IndexFault(f"{path} is not what was sent (its sha256 differs): carry it again")
     return listed
-
-
-def sha256_of(path: Path) -> str:
-    """Return a file's sha256 in hexadecimal."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        for chunk in file:
-            digest.update(chunk)
-    return digest.hexdigest()
 
 
 def parser() -> argparse.ArgumentParser:

@@ -10,7 +10,6 @@ import sys
 import time
 from pathlib import Path
 
-import cv2
 import numpy as np
 import pytest
 
@@ -19,11 +18,10 @@ pytest.importorskip("onnx", reason="export needs onnx: pip install '.[train]'")
 
 from appliance.detect.network_detector import NetworkDetector  # noqa: E402
 from appliance.detect.onnx_runtime import OnnxRuntime  # noqa: E402
-from models.train import index  # noqa: E402
 from models.train.assign import Truth, assign  # noqa: E402
 from models.train.export import Delivered, export  # noqa: E402
 from models.train.imitate import Imitation  # noqa: E402
-from models.train.index import CLASSES, Entry, Label  # noqa: E402
+from models.train.index import CLASSES  # noqa: E402
 from models.train.loader import pack, sureness  # noqa: E402
 from models.train.loss import Lesson, giou_loss, loss  # noqa: E402
 from models.train.network import DEFAULT, DESIGNS, Design, Network, Views, cells, corners  # noqa: E402
@@ -31,6 +29,7 @@ from models.train.picture import Sample, empty  # noqa: E402
 from models.train.schedule import rate  # noqa: E402
 from models.train.teacher import YoloxTeacher  # noqa: E402
 from models.train.teacher_cpu import CpuTeacher  # noqa: E402
+from tests.support.painted_set import painted  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 TINY = Design("tiny", 8, (8, 16, 16, 16), (1, 1, 1, 1), ("separable",) * 4, 16)
@@ -212,21 +211,6 @@ def test_a_pupil_learns_to_see_as_its_teacher_sees() -> None:
     assert torch.isfinite(said)
 
 
-def painted(folder: Path, count: int) -> None:
-    """A set of pictures with one bright person-shaped bar each."""
-    rng, entries = np.random.default_rng(0), []
-    (folder / "images").mkdir(parents=True)
-    for number in range(count):
-        picture = rng.integers(0, 60, (96, 128, 3), np.uint8)
-        x, y = (int(value) for value in rng.integers((4, 4), (90, 40)))
-        picture[y : y + 48, x : x + 20] = 240
-        cv2.imwrite(str(folder / "images" / f"{number}.png"), picture)
-        box = Label(0, x / 128, y / 96, (x + 20) / 128, (y + 48) / 96)
-        side: index.Split = "train" if number % 4 else "val"
-        entries.append(Entry(f"images/{number}.png", str(number), "0" * 16, 128, 96, (box,), (), "painted", side))
-    index.write(folder, entries)
-
-
 def command(folder: Path, out: Path, steps: int) -> list[str]:
     settings = {
         "--index": folder, "--out": out, "--cache": folder / "p.bin", "--design": "pico", "--size": 96, "--scales": 1,
@@ -246,7 +230,7 @@ def lines(out: Path) -> list[dict[str, float]]:
 def test_a_machine_with_pytorch_and_opencv_alone_can_train() -> None:
     """A borrowed GPU machine has neither PyAV nor pydantic nor pycocotools, and nothing can be installed there."""
     absent = ["av", "pydantic", "pycocotools", "yaml"]
-    code = f"import sys; sys.modules.update(dict.fromkeys({absent})); import models.train.trainer"
+    code = f"import sys; sys.modules.update(dict.fromkeys({absent})); import models.train.remote, models.train.trainer"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 

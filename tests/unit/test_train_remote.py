@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-import cv2
-import numpy as np
 import pytest
 
-from models.train import index, remote
-from models.train.index import Entry, IndexFault, Label
+from models.train import remote
+from models.train.index import IndexFault
+from tests.support.painted_set import painted
 
 ROOT = Path(__file__).parents[2]
 SETTINGS = [
@@ -22,21 +20,6 @@ SETTINGS = [
     "--judge-every", "1000", "--save-every", "5", "--log-every", "1", "--workers", "1", "--device", "cpu",
     "--average", "0.9", "--imitate", "0",
 ]  # fmt: skip
-
-
-def painted(folder: Path, count: int) -> None:
-    """A set of pictures with a bright bar each."""
-    rng, entries = np.random.default_rng(0), []
-    (folder / "images").mkdir(parents=True)
-    for number in range(count):
-        picture = rng.integers(0, 60, (96, 128, 3), np.uint8)
-        x, y = (int(value) for value in rng.integers((4, 4), (90, 40)))
-        picture[y : y + 48, x : x + 20] = 240
-        cv2.imwrite(str(folder / "images" / f"{number}.png"), picture)
-        box = Label(0, x / 128, y / 96, (x + 20) / 128, (y + 48) / 96)
-        side: index.Split = "train" if number % 4 else "val"
-        entries.append(Entry(f"images/{number}.png", str(number), "0" * 16, 128, 96, (box,), (), "painted", side))
-    index.write(folder, entries)
 
 
 @pytest.fixture
@@ -117,4 +100,3 @@ def test_a_machine_without_opencv_is_told_what_to_bring(
     arguments = ["slice", "--carry", str(carry), "--work", str(tmp_path / "work"), "--out", str(tmp_path / "back")]
     with pytest.raises(IndexFault, match="no no_such_package: bring wheels"):
         remote.train_slice(remote.parser().parse_args(arguments))
-    shutil.rmtree(carry)
