@@ -28,6 +28,8 @@ class SocketMeter:
         self._lock = threading.Lock()
         self._socket: socket.socket | None = socket.socket(fileno=os.dup(fd))
         self._last = 0
+        self.inode = os.fstat(self._socket.fileno()).st_ino
+        """The kernel's number of the socket, the same for each of its descriptors."""
 
     def received(self) -> int:
         """Return the bytes so far; the count stays at its last value after `close`."""
@@ -103,7 +105,8 @@ class NewSocket:
             if inode not in self._before and _peer_port(fd) == self._port:
                 with contextlib.suppress(OSError):
                     heard.append(SocketMeter(fd))
-                    if not heard[-1].received():
+                    # Another thread may have closed the listed socket, and a meter may have got its number.
+                    if heard[-1].inode != inode or not heard[-1].received():
                         heard.pop().close()
         if len(heard) == 1:
             return heard[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import socket
 import threading
 import time
@@ -153,6 +154,26 @@ def test_a_look_whether_the_host_answers_is_not_taken_for_the_stream_of_another_
         assert meter is not None
         assert meter.received() == len(b"RTSP/1.0 200 OK")
         for each in (meter, *streams, *peers):
+            each.close()
+
+
+def test_a_socket_that_closes_while_it_is_looked_at_does_not_hide_the_stream_s_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its descriptor's number is the next free one, which is the one that the meter of the stream gets."""
+    with socket.create_server(("127.0.0.1", 0)) as host, SocketFinder().watching(host.getsockname()) as found:
+        stream = socket.create_connection(host.getsockname())
+        peer = host.accept()[0]
+        peer.sendall(b"RTSP/1.0 200 OK")
+        stream.recv(100)
+        gone = os.dup(stream.fileno())
+        os.close(gone)
+        listed = [(os.fstat(stream.fileno()).st_ino, stream.fileno()), (1, gone)]
+        monkeypatch.setattr(socket_meter, "_sockets", lambda: iter(listed))
+        meter = found.meter()
+        assert meter is not None
+        assert meter.received() == len(b"RTSP/1.0 200 OK")
+        for each in (meter, stream, peer):
             each.close()
 
 
