@@ -46,7 +46,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     ),
     "itsdangerous": ("appliance.web.auth",),
     "jinja2": ("appliance.web.templating", "appliance.lab"),
-    "markupsafe": ("appliance.dashboard.savings_history_api", "appliance.web"),
+    "markupsafe": ("appliance.dashboard.savings_page", "appliance.web"),
     "nats": ("appliance.broker", "appliance.uplink", "cloud_worker"),
     "numpy": ("appliance.base.box_arrays", "appliance.cli", "appliance.replay", "appliance.scenario",
         "appliance.analysis", "appliance.canary.frame_survey", "appliance.canary.light",
