@@ -178,7 +178,7 @@ class DecodeStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameCounts:
-    """What became of a camera's frames in a while."""
+    """Counts of what became of a camera's frames in a while."""
 
     decoded: int = 0
     skipped: int = 0
