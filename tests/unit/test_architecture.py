@@ -104,9 +104,8 @@ FIELDS_MAX = 16
 # The JSON of these is a contract (a line of the replay log, `vedette replay --json`, a message of the ingest channel),
 # or they are rows of the database, and so their fields stay flat.
 FLAT_BY_CONTRACT = {
-    "appliance.replay.replay_result:ReplayResult", "appliance.store.notices:NoticeRow",
-    "appliance.store.rows:AlertRow", "appliance.store.rows:EscalationRow", "appliance.types.events:Route",
-    "appliance.types.events:RouteInputs", "appliance.types.ingest_messages:CameraMeter",
+    "appliance.replay.replay_result:ReplayResult", "appliance.store.rows:AlertRow",
+    "appliance.types.events:Route", "appliance.types.events:RouteInputs",
 }  # fmt: skip
 MANY_FIELDS: set[str] = set()
 
