@@ -97,7 +97,7 @@ class AlertFilter:
     def __init__(self, asked: Annotated[AlertFilterQuery, Query()]) -> None:
         text = asked.text.strip()
         self.chosen: dict[str, str] = {**asked.model_dump(by_alias=True), "text": text}
-        self.wanted = AlertQuery(
+        self.alert_query = AlertQuery(
             camera=asked.camera or None, severity=asked.severity or None, review=asked.review or None,
             verdict=asked.verdict or None, from_t=time_of("from", asked.begin, 0), to_t=time_of("to", asked.end, 1),
             zone=asked.zone or None, label=asked.label or None, rule=asked.rule or None, text=text or None,
@@ -115,8 +115,12 @@ class AlertFilter:
         It leaves out what a verdict rejected and nobody has reviewed, unless that is searched for. It shows an incident
         over several cameras once.
         """
-        asked = self.wanted.verdict == "rejected" or self.wanted.review == "deleted" or self.wanted.text is not None
-        return replace(self.wanted, set_aside=asked, folded=True)
+        asked = (
+            self.alert_query.verdict == "rejected"
+            or self.alert_query.review == "deleted"
+            or self.alert_query.text is not None
+        )
+        return replace(self.alert_query, set_aside=asked, folded=True)
 
     @property
     def is_for_alerts(self) -> bool:
@@ -152,7 +156,7 @@ def cursor_of(before: str) -> AlertCursor | None:
         raise Problem(422, "`before` is the `next` of another page, such as 1700000000.5~id.") from None
 
 
-Filtered = Annotated[AlertFilter, Depends()]
+AlertFilterPart = Annotated[AlertFilter, Depends()]
 Before = Annotated[str, Query(max_length=128, description="`next` of the page before")]
 
 
@@ -224,7 +228,7 @@ class AlertReader:
 
         listed: as the list on the page has it.
         """
-        query = replace(wanted.listed if listed else wanted.wanted, cameras=visitor().cameras)
+        query = replace(wanted.listed if listed else wanted.alert_query, cameras=visitor().cameras)
         rows = self._alerts.page(cursor_of(before), limit + 1, query)
         older = None
         if len(rows) > limit:
@@ -277,7 +281,7 @@ class AlertReader:
         return path
 
 
-Reader = Annotated[AlertReader, Depends(provided(AlertReader))]
+AlertsPart = Annotated[AlertReader, Depends(provided(AlertReader))]
 
 
 def _notice_text(row: NoticeRow, held: bool) -> str:

@@ -13,11 +13,11 @@ from appliance.base.clock import Clock
 from appliance.dashboard.access_rights import SAW_STILLS, tell_view
 from appliance.dashboard.alert_reader import (
     PAGE_LENGTH,
+    AlertFilterPart,
     AlertReader,
+    AlertsPart,
     AlertWithNotices,
     Before,
-    Filtered,
-    Reader,
     why_not,
 )
 from appliance.dashboard.deps import CoreProbes
@@ -106,7 +106,10 @@ router = RouteList(prefix=f"{API}/alerts", tags=["alerts"])
 
 @router.get("")
 def list_alerts(
-    alerts: Reader, wanted: Filtered, before: Before = "", limit: Annotated[int, Query(ge=1, le=200)] = PAGE_LENGTH
+    alerts: AlertsPart,
+    wanted: AlertFilterPart,
+    before: Before = "",
+    limit: Annotated[int, Query(ge=1, le=200)] = PAGE_LENGTH,
 ) -> AlertPage:
     """Alerts, newest first, page by page."""
     items, older = alerts.page(wanted, before, limit)
@@ -114,14 +117,14 @@ def list_alerts(
 
 
 @router.get("/{alert_id}")
-def one_alert(alerts: Reader, alert_id: str) -> AlertWithNotices:
+def one_alert(alerts: AlertsPart, alert_id: str) -> AlertWithNotices:
     """One alert with its events, evidence, delivery and verdict, and its notices."""
     return alerts.full(alert_id)
 
 
 @router.post("/{alert_id}/escalate")
 def escalate_alert(
-    alerts: Reader,
+    alerts: AlertsPart,
     reviewer: Reviewer,
     probes: Annotated[CoreProbes, Depends(provided(CoreProbes))],
     alert_id: str,
@@ -148,7 +151,7 @@ assert set(_KINDS) == set(EVIDENCE_NAMES.values())
 )  # fmt: skip
 @router.head("/{alert_id}/evidence/{name}", include_in_schema=False)
 def evidence_file(
-    alerts: Reader, request: Request, alert_id: str, name: Literal["still.jpg", "clip.mp4", "boxes.json"]
+    alerts: AlertsPart, request: Request, alert_id: str, name: Literal["still.jpg", "clip.mp4", "boxes.json"]
 ) -> Response:
     """Return the still, the clip (with HTTP ranges) or the boxes of an alert."""
     detail = alerts.detail(alert_id)

@@ -20,6 +20,7 @@ from appliance.dashboard import (
     access_log_api,
     account_api,
     agreement_api,
+    alert_page,
     alerts_api,
     alerts_page,
     analyze_api,
@@ -88,8 +89,8 @@ APIS = (
     setup_api, snooze_api, storage_api, system_api, timeline_api, trials_api, users_api, why_api,
 )  # fmt: skip
 PAGES = (
-    alerts_page, cameras_page, notify_page, savings_page, settings_page, system_page, timeline_page, users_page,
-    why_page,
+    alert_page, alerts_page, cameras_page, notify_page, savings_page, settings_page, system_page, timeline_page,
+    users_page, why_page,
 )  # fmt: skip
 ROUTES = (
     *(each.router for each in (*APIS, *PAGES)),

@@ -15,9 +15,9 @@ from appliance.canary.proof_store import ProofStore
 from appliance.config import DashboardSections
 from appliance.dashboard.access_rights import CameraOf, ViewLog, may
 from appliance.dashboard.agreement_api import AgreementReader
+from appliance.dashboard.alert_page import AlertPageView
 from appliance.dashboard.alert_reader import AlertCountCache, AlertReader
 from appliance.dashboard.alerts_api import AlertReviewer
-from appliance.dashboard.alerts_page import AlertPageView
 from appliance.dashboard.analyze_api import AnalyzeCallers, AnalyzeSettings, ImageAnalyzer
 from appliance.dashboard.backup_api import SiteBackups
 from appliance.dashboard.camera_finder_api import CameraFinder

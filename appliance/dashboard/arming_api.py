@@ -17,7 +17,7 @@ from appliance.web.routes import RouteList, provided
 from appliance.web.visitor import visitor
 
 router = RouteList(prefix=API, tags=["arming"])
-Armed = Annotated[Arming, Depends(provided(Arming))]
+ArmingPart = Annotated[Arming, Depends(provided(Arming))]
 Minutes = Annotated[float, Field(gt=0, le=PAUSE_S_MAX / 60)]
 PAUSE_LENGTHS = ((15, "15 min"), (60, "1 h"), (240, "4 h"), (720, "12 h"), (1440, "24 h"))
 Why = Annotated[str, Field(max_length=200)]
@@ -101,13 +101,13 @@ class PauseCamera(BaseModel):
 
 
 @router.get("/arming")
-def arming_state(arming: Armed) -> ArmingReport:
+def arming_state(arming: ArmingPart) -> ArmingReport:
     """Return the profile in force, until when, and what is paused."""
     return ArmingReport.of(arming)
 
 
 @router.post("/arming")
-def choose_profile(request: Request, arming: Armed, wanted: ChooseProfile) -> ArmingReport:
+def choose_profile(request: Request, arming: ArmingPart, wanted: ChooseProfile) -> ArmingReport:
     """Choose the profile of the site, or take the choice back."""
     until = _end(arming, wanted.minutes, wanted.until_t)
     if until is None and wanted.turn:
@@ -122,7 +122,7 @@ def choose_profile(request: Request, arming: Armed, wanted: ChooseProfile) -> Ar
 
 
 @router.post("/cameras/{name}/pause")
-def pause_camera(request: Request, arming: Armed, name: str, wanted: PauseCamera) -> ArmingReport:
+def pause_camera(request: Request, arming: ArmingPart, name: str, wanted: PauseCamera) -> ArmingReport:
     """Let a camera or one of its rules report nothing for a while; `minutes: 0` ends that."""
     what = f"{name}, rule {wanted.rule}" if wanted.rule else name
     if wanted.minutes == 0:

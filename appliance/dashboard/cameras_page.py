@@ -12,8 +12,8 @@ from starlette.responses import HTMLResponse
 from appliance.config import LineRule, Rule
 from appliance.dashboard import headroom_api
 from appliance.dashboard.access_rights import may
-from appliance.dashboard.alert_reader import AlertFilter, AlertFilterQuery, AlertReader, Reader
-from appliance.dashboard.arming_api import PAUSE_LENGTHS, Armed, ArmingReport
+from appliance.dashboard.alert_reader import AlertFilter, AlertFilterQuery, AlertReader, AlertsPart
+from appliance.dashboard.arming_api import PAUSE_LENGTHS, ArmingPart, ArmingReport
 from appliance.dashboard.camera_address import VENDORS
 from appliance.dashboard.camera_finder_api import AskCamera, Finder
 from appliance.dashboard.camera_probe_api import Prober, TryCamera, stored_streams, tried
@@ -57,7 +57,7 @@ def cameras_page(
     health: HealthPart,
     headroom: Headroom,
     settings: Settings,
-    arming: Armed,
+    arming: ArmingPart,
     models: Models,
 ) -> HTMLResponse:
     """All cameras with their latest frames, and what the detector has left for them."""
@@ -86,7 +86,7 @@ def live_page(
     templates: TemplatesPart,
     cameras: Cameras,
     health: HealthPart,
-    arming: Armed,
+    arming: ArmingPart,
     hub: Annotated[LiveHub, Depends(provided(LiveHub))],
 ) -> HTMLResponse:
     """Return a wall of all cameras: live where something moves."""
@@ -153,10 +153,10 @@ def camera_page(
     rev: Rev,
     templates: TemplatesPart,
     cameras: Cameras,
-    alerts: Reader,
+    alerts: AlertsPart,
     health: HealthPart,
     settings: Settings,
-    arming: Armed,
+    arming: ArmingPart,
     name: str,
 ) -> HTMLResponse:
     """One camera: its latest frame with boxes, zones and lines; its interruptions and numbers."""
@@ -192,7 +192,7 @@ def camera_edit_page(
     templates: TemplatesPart,
     cameras: Cameras,
     alarms: FalseAlarms,
-    alerts: Reader,
+    alerts: AlertsPart,
     settings: Settings,
     name: str,
 ) -> HTMLResponse:

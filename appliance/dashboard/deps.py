@@ -189,4 +189,4 @@ def page_maker(rev: Rev, templates: TemplatesPart) -> MakePage:
     return partial(templates.page, rev=rev)
 
 
-Page = Annotated[MakePage, Depends(page_maker)]
+PagePart = Annotated[MakePage, Depends(page_maker)]

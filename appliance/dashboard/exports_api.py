@@ -17,7 +17,7 @@ from starlette.responses import FileResponse, Response
 
 from appliance.base.clock import iso_utc
 from appliance.base.errors import ModelError, PreconditionError, UsageError
-from appliance.dashboard.alert_reader import Reader
+from appliance.dashboard.alert_reader import AlertsPart
 from appliance.dashboard.deps import DatabasePart
 from appliance.dashboard.exports import CLIP, ZIP, ClipExporter, CoverSheet, ExportOrder
 from appliance.dashboard.openapi import media
@@ -147,7 +147,7 @@ Ordered = Annotated[_Ordered, Depends()]
 
 
 @router.post("/alerts/{alert_id}/export", status_code=201)
-async def export_alert(ordered: Ordered, alerts: Reader, alert_id: str, wanted: ExportAlert) -> ExportItem:
+async def export_alert(ordered: Ordered, alerts: AlertsPart, alert_id: str, wanted: ExportAlert) -> ExportItem:
     """Begin an export of an alert: a zip with its clip, in which a mosaic hides the rest, and a cover sheet.
 
     The clip is H.264 without sound. Ask `/exports/{id}` until it is ready; it is kept for a day.

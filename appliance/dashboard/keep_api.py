@@ -10,7 +10,7 @@ from fastapi import Body
 from pydantic import Field
 
 from appliance.base.errors import ModelError
-from appliance.dashboard.alert_reader import Reader
+from appliance.dashboard.alert_reader import AlertsPart
 from appliance.dashboard.recording_jobs import JobRunning, RecordingJob, RecordingJobs, model_places
 from appliance.dashboard.scenarios_api import REFUSALS, Exporter, Jobs, ScenarioItem
 from appliance.dashboard.schemas import API, RequestModel
@@ -53,7 +53,7 @@ def panel(exporter: ScenarioExporter, detail: AlertDetail) -> dict[str, object]:
 
 @router.post("/alerts/{alert_id}/keep", status_code=201)
 def keep_alert(
-    exporter: Exporter, alerts: Reader, jobs: Jobs, alert_id: str, request: Annotated[KeepRequest, Body()]
+    exporter: Exporter, alerts: AlertsPart, jobs: Jobs, alert_id: str, request: Annotated[KeepRequest, Body()]
 ) -> ScenarioItem:
     """Keep a reviewed alert as a scenario, and run that in the background.
 

@@ -84,7 +84,7 @@ class NotifyContext:
             )  # fmt: skip
 
 
-Context = Annotated[NotifyContext, Depends(provided(NotifyContext))]
+NotifyPart = Annotated[NotifyContext, Depends(provided(NotifyContext))]
 
 
 class TargetItem(ApiModel):
@@ -173,7 +173,7 @@ def report_of(context: NotifyContext, settings: Settings) -> TargetList:
 
 
 @router.get("/notify")
-def list_targets(context: Context, settings: Settings) -> TargetList:
+def list_targets(context: NotifyPart, settings: Settings) -> TargetList:
     """Return the notification targets and the state of each."""
     return report_of(context, settings)
 
@@ -209,7 +209,7 @@ def remove_target(request: Request, settings: Settings, target: str) -> TargetLi
 
 
 @router.post("/notify/{target}/test")
-def test_target(context: Context, target: str) -> TestOutcome:
+def test_target(context: NotifyPart, target: str) -> TestOutcome:
     """Send a test message, and say what came back."""
     if target not in context.targets:
         raise Problem(404, "There is no such target.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starlette.responses import HTMLResponse
 
-from appliance.dashboard.notify_api import SECRET_KEYS, Context, report_of
+from appliance.dashboard.notify_api import SECRET_KEYS, NotifyPart, report_of
 from appliance.dashboard.push_api import browsers_of, may_subscribe
 from appliance.dashboard.settings_api import Settings
 from appliance.dashboard.snooze_api import offer_of
@@ -16,7 +16,7 @@ router = RouteList(include_in_schema=False, default_response_class=HTMLResponse)
 
 
 @router.get("/notify")
-def notify_page(templates: TemplatesPart, context: Context, settings: Settings) -> HTMLResponse:
+def notify_page(templates: TemplatesPart, context: NotifyPart, settings: Settings) -> HTMLResponse:
     """Return the page of this browser, the targets, and what is snoozed."""
     return templates.page(
         "notify.html", here="/notify", rev=0, report=report_of(context, settings), browsers=browsers_of(context),
@@ -25,6 +25,6 @@ def notify_page(templates: TemplatesPart, context: Context, settings: Settings) 
 
 
 @router.get("/snooze/{token}")
-def snooze_page(templates: TemplatesPart, context: Context, token: str) -> HTMLResponse:
+def snooze_page(templates: TemplatesPart, context: NotifyPart, token: str) -> HTMLResponse:
     """Return the page that a link in a message leads to. Opening it does nothing: messengers open links, too."""
     return templates.page("snooze.html", nav=False, offer=offer_of(context, token), lengths=SNOOZE_MINUTES, token=token)

@@ -14,7 +14,7 @@ from starlette.responses import FileResponse, JSONResponse
 
 from appliance.base.errors import UsageError
 from appliance.config import PushTarget
-from appliance.dashboard.notify_api import Context, Hours, NotifyContext, TestOutcome, tested
+from appliance.dashboard.notify_api import Hours, NotifyContext, NotifyPart, TestOutcome, tested
 from appliance.dashboard.schemas import API, ApiModel
 from appliance.dashboard.settings_api import Settings, SettingsPart, settings_problems, user_of
 from appliance.settings.yaml_edit import SiteChange
@@ -103,7 +103,7 @@ class Subscribe(BaseModel):
 
 
 @router.get("/push")
-def list_browsers(context: Context) -> BrowserList:
+def list_browsers(context: NotifyPart) -> BrowserList:
     """Return what a browser needs to subscribe, and those of the visitor's browsers that did."""
     return browsers_of(context)
 
@@ -127,7 +127,7 @@ def browsers_of(context: NotifyContext) -> BrowserList:
 
 
 @router.post("/push/preferences")
-def save_preferences(context: Context, wanted: SavePreferences) -> BrowserList:
+def save_preferences(context: NotifyPart, wanted: SavePreferences) -> BrowserList:
     """Set from which severity on, and at which hours not, the visitor's browsers are told."""
     preference = PushPreference(severity=wanted.severity, quiet_hours=wanted.quiet_hours, urgent=wanted.urgent)
     context.push.subscriptions.put_preference(visitor().name, preference)
@@ -135,7 +135,7 @@ def save_preferences(context: Context, wanted: SavePreferences) -> BrowserList:
 
 
 @router.post("/push/target")
-def add_push_target(request: Request, context: Context, settings: Settings, wanted: NewPushTarget) -> BrowserList:
+def add_push_target(request: Request, context: NotifyPart, settings: Settings, wanted: NewPushTarget) -> BrowserList:
     """Let browsers be notified: make the target that they subscribe to, unless there is one.
 
     The dashboard's public address, which messages link to, is set where none is.
@@ -154,7 +154,7 @@ def add_push_target(request: Request, context: Context, settings: Settings, want
 
 
 @router.post("/push/{browser}/test")
-def test_browser(context: Context, browser: str) -> TestOutcome:
+def test_browser(context: NotifyPart, browser: str) -> TestOutcome:
     """Send a test message to one of the visitor's browsers, and say what came back."""
     own = [each for each in context.push.subscriptions.all() if each.id == browser and each.user == visitor().name]
     if not own:
@@ -163,7 +163,7 @@ def test_browser(context: Context, browser: str) -> TestOutcome:
 
 
 @router.post("/push")
-def subscribe(request: Request, context: Context, wanted: Subscribe) -> BrowserList:
+def subscribe(request: Request, context: NotifyPart, wanted: Subscribe) -> BrowserList:
     """Notify this browser, of the cameras that the visitor may see."""
     from appliance.notify.push_crypto import browser_key
 
@@ -184,7 +184,7 @@ def subscribe(request: Request, context: Context, wanted: Subscribe) -> BrowserL
 
 
 @router.delete("/push/{browser}")
-def unsubscribe(context: Context, browser: str) -> BrowserList:
+def unsubscribe(context: NotifyPart, browser: str) -> BrowserList:
     """Notify a browser of the visitor's no more."""
     if not context.push.subscriptions.remove(browser, visitor().name):
         raise Problem(404, "You have no such browser.")

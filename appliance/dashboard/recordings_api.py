@@ -20,7 +20,7 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from appliance.base.clock import iso_utc
 from appliance.base.errors import EvidenceError
 from appliance.dashboard.access_rights import tell_view
-from appliance.dashboard.alert_reader import Reader
+from appliance.dashboard.alert_reader import AlertsPart
 from appliance.dashboard.cameras_api import Cameras
 from appliance.dashboard.openapi import media
 from appliance.dashboard.recordings import SPAN_S_MAX, FrameCache, RecordingCut, RecordingCuts, TooBusy
@@ -211,7 +211,7 @@ class ClipRenditionItem(ApiModel):
 
 
 @alert_router.get("/{alert_id}/rendition", response_model=ClipRenditionItem, responses=RENDITION_RESPONSES)
-async def clip_rendition(alerts: Reader, renditions: RenditionsPart, alert_id: str) -> ClipRenditionItem | Response:
+async def clip_rendition(alerts: AlertsPart, renditions: RenditionsPart, alert_id: str) -> ClipRenditionItem | Response:
     """Make a smaller copy of the alert's clip in H.264, for browsers that cannot play the camera's codec.
 
     202 with `progress` while it is made. It is made only while it is requested.
@@ -229,7 +229,9 @@ async def clip_rendition(alerts: Reader, renditions: RenditionsPart, alert_id: s
 
 
 @alert_router.get("/{alert_id}/rendition.mp4", response_class=FileResponse, responses=media("video/mp4", ranges=True))
-async def clip_rendition_file(request: Request, alerts: Reader, renditions: RenditionsPart, alert_id: str) -> Response:
+async def clip_rendition_file(
+    request: Request, alerts: AlertsPart, renditions: RenditionsPart, alert_id: str
+) -> Response:
     """Return the copy that `rendition` has made, with ranges; 404 if it was not requested."""
     await asyncio.to_thread(alerts.clip, alert_id)
     made = renditions.kept(("alert", alert_id))

@@ -15,7 +15,7 @@ from appliance.dashboard import savings_api
 from appliance.dashboard.access_rights import may
 from appliance.dashboard.cameras_api import Cameras
 from appliance.dashboard.cascade_api import CascadePart
-from appliance.dashboard.deps import Page
+from appliance.dashboard.deps import PagePart
 from appliance.dashboard.savings_api import (
     COST_DAYS,
     HEADLINE_AFTER_S,
@@ -59,7 +59,7 @@ class SavingsReaders:
 @router.get("/savings")
 def savings_page(
     *,
-    page: Page,
+    page: PagePart,
     readers: Annotated[SavingsReaders, Depends()],
     cameras: Cameras,
     settings: Settings,

@@ -8,8 +8,8 @@ from fastapi import Request
 from pydantic import BaseModel, ConfigDict
 
 from appliance.base.errors import PreconditionError
-from appliance.dashboard.arming_api import Armed
-from appliance.dashboard.notify_api import Context, NotifyContext
+from appliance.dashboard.arming_api import ArmingPart
+from appliance.dashboard.notify_api import NotifyContext, NotifyPart
 from appliance.dashboard.schemas import ApiModel
 from appliance.notify.snooze_links import SnoozeOffer
 from appliance.store.users import AccessLog
@@ -37,7 +37,7 @@ class SnoozeDone(ApiModel):
 
 
 @router.post("/snooze/{token}", response_model=SnoozeDone)
-def snooze(request: Request, context: Context, arming: Armed, token: str, wanted: Snooze) -> SnoozeDone:
+def snooze(request: Request, context: NotifyPart, arming: ArmingPart, token: str, wanted: Snooze) -> SnoozeDone:
     """Use the link, once: its target is told nothing of its camera for a while. Nobody signs in for this act."""
     offer = offer_of(context, token)
     rule = offer.rule if wanted.rule_only else ""

@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import Depends, Query
 from starlette.responses import HTMLResponse
 
-from appliance.dashboard.arming_api import Armed, ArmingReport
+from appliance.dashboard.arming_api import ArmingPart, ArmingReport
 from appliance.dashboard.cameras_api import Cameras
 from appliance.dashboard.deps import DatabasePart, Rev
 from appliance.dashboard.exports_api import missed_people
@@ -23,7 +23,7 @@ class TimelinePage:
     """Makes the page of one day. One a request."""
 
     def __init__(
-        self, rev: Rev, templates: TemplatesPart, cameras: Cameras, arming: Armed, db: DatabasePart,
+        self, rev: Rev, templates: TemplatesPart, cameras: Cameras, arming: ArmingPart, db: DatabasePart,
         renditions: RenditionsPart,
     ) -> None:  # fmt: skip
         self.names = [each.name for each in cameras.items()]

@@ -9,7 +9,7 @@ from fastapi import Query
 from starlette.responses import HTMLResponse
 
 from appliance.dashboard.cameras_api import Cameras
-from appliance.dashboard.deps import Page
+from appliance.dashboard.deps import PagePart
 from appliance.dashboard.timeline_api import T_MAX
 from appliance.dashboard.why_api import SPAN_S_MAX, Jobs, TrackItem, Why, WhyReport, job_of, page_at
 from appliance.web.routes import RouteList
@@ -118,7 +118,7 @@ def _how_far(track: TrackItem) -> tuple[int, float]:
 @router.get("/cameras/{name}/why")
 def why_page(
     *,
-    page: Page,
+    page: PagePart,
     cameras: Cameras,
     reader: Why,
     jobs: Jobs,
