@@ -303,7 +303,7 @@ class Delivery:
 
         The broker then delivers again after ack_wait, which is right.
         """
-        client = self._link.connected
+        client = self._link.client_now
         if client is not None:
             with contextlib.suppress(*NATS_ERRORS):
                 await client.publish(self._reply, what)

@@ -257,8 +257,8 @@ class Worker:
 
     async def _drain(self) -> None:
         """Let the escalations that are being judged finish for up to `drain_s`, and give back the rest."""
-        if self._link.connected is not None:
-            await self._announcer.announce(self._link.connected)  # the sites know at once that it takes no more
+        if self._link.client_now is not None:
+            await self._announcer.announce(self._link.client_now)  # the sites know at once that it takes no more
         if self._tasks:
             logger.info("finishing %d escalations", len(self._judging))
             await asyncio.wait(list(self._tasks), timeout=self._drain_s)
@@ -266,7 +266,7 @@ class Worker:
         await end_tasks(*self._tasks)
         for delivery in left.values():
             await delivery.nak()
-        client = self._link.connected
+        client = self._link.client_now
         if client is not None:
             with contextlib.suppress(*NATS_ERRORS):
                 await client.flush(2)

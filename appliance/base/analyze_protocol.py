@@ -1,4 +1,4 @@
-"""Defines what appliance and worker share of `POST /api/v1/analyze`: request, answer and the rate limit."""
+"""What appliance and worker share for `POST /api/v1/analyze`: request, answer, accepted media and the rate limit."""
 
 from __future__ import annotations
 
@@ -75,8 +75,9 @@ class AnalyzeAnswer(BaseModel):
 
     status: answered; pending (status_url has the answer later); refused, with the reason. tier: who gave `answer`; "":
     there is none yet, or boxes alone. judge: the kind of judge in the cloud; answered_by: of several engines, which.
-    flagged: why the appliance's answer stands although the cloud was to be asked, or that better engines did not
-    answer. provisional: the reason is still being written. timings: seconds by stage.
+    flagged: a reason to doubt `answer`; "": none. Of the appliance's answer: why it stands without the cloud's, or until
+    the cloud answers. Of the cloud's: how many better engines did not answer. provisional: the reason is still being
+    written. timings: seconds by stage.
     """
 
     id: str = ""

@@ -174,10 +174,10 @@ class BoundedParser(Parser):
 
 
 class NatsConnection:
-    """State: whether it was `lost`, and the last `error` that nats-py reported. `client` is nats-py's.
+    """State: `lost`, which is set when a loss is reported, and the last `error` of nats-py. `client` is nats-py's.
 
-    nats-py does not always tell: when its closing is cut short by a network error (a freeze of the process, an `-ERR
-    'Stale Connection'` with a reset behind it), no callback comes. `dead` looks at it, and `ping` asks the broker.
+    nats-py does not always report a loss: if a network error interrupts its closing (a freeze of the process, an `-ERR
+    'Stale Connection'` with a reset behind it), no callback comes. `is_lost` looks at nats-py, `ping` asks the broker.
     """
 
     def __init__(self) -> None:
@@ -221,8 +221,8 @@ class NatsConnection:
             raise ConnectFailed(self.error if isinstance(error, nats.errors.NoServersError) else error) from None
 
     @property
-    def dead(self) -> bool:
-        """Nothing comes over it any more, whether that was told or not."""
+    def is_lost(self) -> bool:
+        """Return whether nothing comes over it any more, reported or not."""
         reading = getattr(self.client, "_reading_task", None)  # it ends with any error, and may not say so
         return bool(self.lost.is_set() or not self.client.is_connected or (reading is not None and reading.done()))
 
@@ -236,7 +236,7 @@ class NatsConnection:
 
     async def watch(self) -> None:
         """Ping until it is lost: a broker that does not answer is lost, whatever nats-py believes."""
-        while not self.dead:
+        while not self.is_lost:
             await asyncio.sleep(PING_INTERVAL_S)
             await self.ping()
 

@@ -38,9 +38,11 @@ from appliance.wire import STREAM_VERDICT, verdict_subject
 
 CANCEL_RETRY_S = 3.0  # longer than closing a connection takes
 _HEALTHY_AFTER_S = 10.0  # a connection that lasted this long resets the backoff
-FAILBACK_S = 300.0  # of a link that is not told
+FAILBACK_S = 300.0  # how long a preferred region must answer before the link returns to it, if no `choice` says so
 _SAMPLE_S = 1.0  # between two readings of the socket's counters
-ACK_WAIT_S = 10.0  # what a lost connection carried comes again; a disk that takes longer gets it twice, which is once
+# After this time the broker delivers a verdict again that was not acknowledged, for example because the connection was
+# lost. If a slow disk delays the acknowledgement for longer, the verdict also comes twice; the second has no effect.
+ACK_WAIT_S = 10.0
 
 logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
@@ -49,8 +51,8 @@ Result = TypeVar("Result")
 async def end_tasks(*tasks: asyncio.Task[Any]) -> None:
     """Cancel tasks and wait until they have ended, however they do.
 
-    They are asked again: before Python 3.12 `wait_for` swallows a cancellation that comes together with its result
-    (python/cpython issue 86296), and a connection that is just being made would then live for ever.
+    Each is cancelled again until it has ended: before Python 3.12 `wait_for` swallows a cancellation that comes
+    together with its result (python/cpython issue 86296), and a connection that is being made would live for ever.
     """
     waiting = {task for task in tasks if not task.done()}
     while waiting:
@@ -61,9 +63,9 @@ async def end_tasks(*tasks: asyncio.Task[Any]) -> None:
 
 
 async def until_set(stop: asyncio.Event, work: Coroutine[Any, Any, None], *keepers: asyncio.Task[None]) -> None:
-    """Await `work`; cancel it when `stop` is set, or when one of the `keepers` ends.
+    """Await `work`; cancel it when `stop` is set, or when one of the `keepers` ends, and raise that keeper's error.
 
-    Without that keeper the work would wait for ever. Raise the keeper's error.
+    keepers: tasks without which the work would wait for ever.
     """
     task = asyncio.create_task(work)
     stopping = asyncio.create_task(stop.wait())
@@ -77,16 +79,26 @@ async def until_set(stop: asyncio.Event, work: Coroutine[Any, Any, None], *keepe
 
 
 class NatsLink:
-    """Owner of one NATS connection and of the one task that `run()` is.
+    """Owner of one NATS connection at a time, and of the one task that `run()` is.
 
-    State: `state`, for any thread; of several brokers, which one it is at (`BrokerChoice`). Invariant: `client()` hands
-    out a connection that was up a moment ago; a caller that holds it when it dies gets UplinkError, or a nats error to
-    translate, and calls `client()` again.
+    A broker is a nats-server. The brokers of one region are a cluster and share their streams; regions share nothing.
+    `BrokerChoice` says which broker is next, and knows in which order the regions are preferred.
+
+    The link is up while it has a connection, and down otherwise; `state.up` says so to any thread:
+
+        link   begins                                   client()              while_up(work)
+        down   with the program; a connection is lost   waits until it is up  raises UplinkError, as `work` cannot end
+        up     a connection is open                     returns it            returns the result of `work`
+
+    A connection is lost when nats-py or the watchdog finds it broken, and also when the link leaves it: for a preferred
+    region that answers again ("returns"), or because the broker answers and is of no use ("abandons"). Then `run()`
+    opens the next one. A caller that still holds the lost connection gets UplinkError, or a nats error to translate,
+    and calls `client()` again.
     """
 
     def __init__(
         self,
-        address: BrokerConfig,
+        config: BrokerConfig,
         name: str,
         clock: Clock,
         *,
@@ -95,17 +107,19 @@ class NatsLink:
         serves: Callable[[Client], Awaitable[None]] | None = None,
         drain: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """inbox: prefix of the subjects for replies; one of its own lets the broker keep others from listening.
+        """config: the brokers and how to sign in. name: of this client, as the broker lists it.
 
-        choice: which of several brokers; None: in order, without a pause. serves: raises UplinkError where a broker
-        answers and is of no use; None: that it answers is enough. drain: returns when a region that serves may be left
-        for a better one, which has to be soon.
+        inbox: prefix of the subjects for replies; with a prefix of its own for each site, the broker's permissions can
+        keep other sites from reading the replies. choice: which broker is next; None: the next in order, at once.
+        serves: called with a client on trial, and raises UplinkError if that broker answers but cannot do the work;
+        None: a broker that answers is good enough. drain: awaited before the link leaves a region that works for a
+        preferred one; it returns soon, once nothing is in flight.
         """
-        self._brokers = address
-        self._choice = choice or BrokerChoice(address.addresses, 0.0, FAILBACK_S, clock)
+        self._config = config
+        self._choice = choice or BrokerChoice(config.addresses, 0.0, FAILBACK_S, clock)
         self._serves = serves
         self._drain = drain
-        self._address = self._chosen()
+        self._broker = self._chosen_broker()
         self._inbox = inbox
         self._name = name
         self._clock = clock
@@ -113,9 +127,9 @@ class NatsLink:
         self._client: Client | None = None
         self._up = asyncio.Event()
         self._down = asyncio.Event()
-        self._loss: asyncio.Task[Literal[True]] | None = None
+        self._wait_down: asyncio.Task[Literal[True]] | None = None
         self._connection: NatsConnection | None = None
-        self._leaving: Literal["returns", "abandons"] | None = None
+        self._left: Literal["returns", "abandons"] | None = None
         self._byte_counter = WireByteCounter()
         self._reported = ""
         self.state = LinkState(up=False, since=clock.now(), error="not connected yet")
@@ -142,17 +156,17 @@ class NatsLink:
         connection = await self._connect()
         client, tcp = connection.client, connection.socket()
         watchdog = asyncio.create_task(connection.watch(), name="watchdog of the link")
-        looking = asyncio.create_task(self._look_for_better(connection), name="probe of a better region")
+        probing = asyncio.create_task(self._probe_preferred(connection), name="probe of a better region")
         try:
             self._connection = connection
             self._report_up(client)
-            while not connection.dead:
+            while not connection.is_lost:
                 self.state = self._byte_counter.read(client, tcp, self.state)
                 with contextlib.suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(connection.lost.wait(), _SAMPLE_S)
             raise UplinkError(self._why(connection.error, "the connection was lost"))
         finally:
-            await end_tasks(watchdog, looking)
+            await end_tasks(watchdog, probing)
             self._connection = None
             self._up.clear()
             self._down.set()
@@ -165,8 +179,8 @@ class NatsLink:
                 if tcp is not None:
                     tcp.close()
 
-    async def _look_for_better(self, connection: NatsConnection) -> None:
-        """Probe the regions that come first, while the link is in another one; return to one that has lasted."""
+    async def _probe_preferred(self, connection: NatsConnection) -> None:
+        """Probe the regions that are preferred to the present one; return to one that answered for long enough."""
         while self._choice.better():
             await asyncio.sleep(self._choice.probe_every_s)
             answered: list[str] = []
@@ -174,16 +188,17 @@ class NatsLink:
                 if each.region not in answered and await self._answers(each):
                     answered.append(each.region)
             if self._choice.probed(answered):
-                self._leaving = "returns"  # also when the connection is lost meanwhile
+                self._left = "returns"  # set before the drain: the choice has moved already
                 if self._drain is not None:
                     await self._drain()
                 self._leave(connection, f"back to the region {self._choice.region}", "returns")
                 return
 
     async def _answers(self, broker: BrokerAddress) -> bool:
+        """Return whether the broker lets a second connection in and, by `serves`, can do the work."""
         probe = NatsConnection()
         try:
-            await probe.open(self._brokers.model_copy(update={"url": broker.url}), f"{self._name} probe", self._inbox)
+            await probe.open(self._config.model_copy(update={"url": broker.url}), f"{self._name} probe", self._inbox)
             if self._serves is not None:
                 await self._serves(probe.client)
             return True
@@ -193,53 +208,56 @@ class NatsLink:
             await probe.close()
 
     def abandon(self, why: str) -> bool:
-        """Leave a broker that answers and is of no use, for another region; False: there is no other."""
+        """Leave a broker that is of no use although it answers; False: there is no other, or the link is down."""
         if not self._choice.has_other_region or self._connection is None:
             return False
         self._leave(self._connection, why, "abandons")
         return True
 
     def _leave(self, connection: NatsConnection, why: str, how: Literal["returns", "abandons"]) -> None:
-        self._leaving = how
+        """Treat the connection as lost; `run_once` raises `why` and `_next_broker` acts on `how`."""
+        self._left = how
         connection.error = UplinkError(why)
         connection.lost.set()
 
     def _next_broker(self) -> None:
-        """After a connection or an attempt: the next server, or the next region, which is logged."""
-        how, self._leaving = self._leaving, None
+        """Choose the broker for the next attempt; log a change of region."""
+        how, self._left = self._left, None
         before = self._choice.region
+        # On "returns", `BrokerChoice.probed` has chosen the region already.
         if how != "returns" and self._choice.failed(at_once=how == "abandons"):
             logger.warning("the region %s is away: escalations go to the region %s", before, self._choice.region)
         if how is not None or before != self._choice.region:
             self._backoff.reset()
-        self._address = self._chosen()
+        self._broker = self._chosen_broker()
 
-    def _chosen(self) -> BrokerConfig:
-        return self._brokers.model_copy(update={"url": self._choice.address.url})
+    def _chosen_broker(self) -> BrokerConfig:
+        return self._config.model_copy(update={"url": self._choice.address.url})
 
     @property
-    def connected(self) -> Client | None:
-        """The connection, if there is one now."""
+    def client_now(self) -> Client | None:
+        """The connection; None while the link is down."""
         return self._client if self._client is not None and self._client.is_connected else None
 
     async def client(self) -> Client:
-        """Return the connection; wait for as long as there is none."""
+        """Return the connection; wait while the link is down."""
         while True:
             await self._up.wait()
-            client = self.connected
+            client = self.client_now
             if client is not None:
                 return client
-            self._up.clear()
+            self._up.clear()  # nats-py knows of the loss, and run_once does not yet
 
     async def while_up(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Return the result of `work`, or UplinkError once the connection is lost: nats-py would let it time out."""
+        """Return the result of `work`. Raise UplinkError once the link is down, where nats-py would let it time out."""
         task = asyncio.create_task(work)
-        if self._loss is None or (self._loss.done() and not self._down.is_set()):  # one for all messages that wait
-            self._loss = asyncio.create_task(self._down.wait(), name="loss of the link")
+        # One task for all callers. One that is done was of an earlier connection, unless the link is still down.
+        if self._wait_down is None or (self._wait_down.done() and not self._down.is_set()):
+            self._wait_down = asyncio.create_task(self._down.wait(), name="loss of the link")
         try:
-            await asyncio.wait({task, self._loss}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({task, self._wait_down}, return_when=asyncio.FIRST_COMPLETED)
             if not task.done():
-                raise UplinkError(f"the broker at {self._address}: the connection was lost")
+                raise UplinkError(f"the broker at {self._broker}: the connection was lost")
             return task.result()
         finally:
             if not task.done():
@@ -247,9 +265,9 @@ class NatsLink:
 
     async def _connect(self) -> NatsConnection:
         connection, began = NatsConnection(), self._clock.monotonic()
-        self._byte_counter.host = urlsplit(self._address.url).hostname or ""
+        self._byte_counter.host = urlsplit(self._broker.url).hostname or ""
         try:
-            await connection.open(self._address, self._name, self._inbox)
+            await connection.open(self._broker, self._name, self._inbox)
         except ConnectFailed as error:
             self.state = self._byte_counter.connect_failed(self._clock.monotonic() - began, error.cause, self.state)
             raise UplinkError(self._why(error.cause, "no connection")) from None
@@ -266,18 +284,18 @@ class NatsLink:
             region=self._choice.region, failovers=self._choice.failovers,
         )  # fmt: skip
         self._up.set()
-        logger.info("connected to the broker at %s (nats-server %s)", self._address, server_version(client))
+        logger.info("connected to the broker at %s (nats-server %s)", self._broker, server_version(client))
 
     def _why(self, error: Exception | None, otherwise: str) -> str:
-        return f"the broker at {self._address}: {explain(error, otherwise, self._address)}"
+        return f"the broker at {self._broker}: {explain(error, otherwise, self._broker)}"
 
 
 async def stay_subscribed(
     link: NatsLink, subject: str, take: Callable[[Msg], Awaitable[None]], pending_bytes: int, *, retry_s: float
 ) -> None:
-    """Have each message of a subject taken, over any number of connections, until cancelled.
+    """Call `take` with each message of a subject, over any number of connections, until cancelled.
 
-    retry_s: before it is asked for again where the broker does not let us.
+    retry_s: the pause before the next attempt if the broker refuses the subscription.
     """
     while True:
         client = await link.client()
@@ -289,7 +307,7 @@ async def stay_subscribed(
                 with contextlib.suppress(*NATS_ERRORS):
                     await subscribed.unsubscribe()
         except UplinkError:
-            continue  # the connection was lost: there is another one when `client` returns
+            continue  # the link is down; `client` waits until it is up
         except NATS_ERRORS:
             await asyncio.sleep(retry_s)
 
@@ -299,9 +317,9 @@ def site_consumer_name(site: str) -> str:
 
 
 async def make_site_consumer(jetstream: JetStreamContext, site: str) -> None:
-    """Make it, or leave the one that is the same. Raises nats errors.
+    """Make the consumer of a site's verdicts; an equal one stays as it is. Raises nats errors.
 
-    Its name and filter are part of the request's subject, so that rights can be given for exactly this consumer.
+    The request's subject contains the consumer's name and filter, so permissions can allow exactly this consumer.
     """
     name = site_consumer_name(site)
     wanted = ConsumerConfig(
@@ -317,7 +335,7 @@ async def make_site_consumer(jetstream: JetStreamContext, site: str) -> None:
 
 
 def check_site_consumer(found: ConsumerConfig, site: str) -> None:
-    """Raise UplinkError when the consumer of this name reads anything but this site's verdicts, or hands them on."""
+    """Raise UplinkError if the consumer of this name reads anything but this site's verdicts, or pushes them on."""
     name = site_consumer_name(site)
     if found.filter_subject != verdict_subject(site) or found.deliver_subject:
         reads = found.filter_subject or "everything"

@@ -114,10 +114,10 @@ class Core:
             case SegmentRow():
                 self._backlog.write(partial(self._stores.segments.put, message), key=message.path)
             case CameraState():
-                self._backlog.write(partial(self._stores.cameras.state, message))
+                self._backlog.write(partial(self._stores.cameras.write_state, message))
             case Gap():
                 self._faults.pause(message, camera.settings.health_ignore)
-                self._backlog.write(partial(self._stores.cameras.gap, message))
+                self._backlog.write(partial(self._stores.cameras.write_gap, message))
             case CameraMeter():
                 _meter(self._stores.meter, message)
 
@@ -164,7 +164,7 @@ class Core:
         if header.run != camera.session:
             self._settings.incidents.begin(camera.name)
         camera.header = header
-        self._backlog.write(partial(self._stores.cameras.header, header))
+        self._backlog.write(partial(self._stores.cameras.write_header, header))
 
     def _boxes(self, camera: CameraContext, boxes: FrameBoxes) -> None:
         camera.last_t, camera.last_at = boxes.t, self._clock.monotonic()

@@ -164,8 +164,8 @@ class DetrHead:
         keep = np.flatnonzero(scores >= score_min)
         found = to_detections(outputs[self.boxes][0][keep], scores[keep], outputs[self.labels][0][keep])
         if prefer is not None:
-            found = prefer.resolve(found, 0.7)
-        return non_maximum_suppression(found, 0.7, per_class=False)
+            found = prefer.resolve(found, SAME_OBJECT_IOU)
+        return non_maximum_suppression(found, SAME_OBJECT_IOU, per_class=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,9 +249,10 @@ class SsdHead:
 
 
 def choose_head(answer: TrialOutput, wanted: HeadName = "auto") -> OutputHead:
-    """Return the head that fits `answer`.
+    """Return the head that fits `answer`. Raise UnknownLayout.
 
-    Raise UnknownLayout; `wanted`, else the file's metadata, settles what shapes alone cannot.
+    `wanted`, else the file's metadata, settles what the outputs alone cannot. The sure signs come first: Hailo's
+    metadata, then the names and the number of the outputs. A single output is tested last, because it has only a shape.
     """
     if "hailo" in answer.metadata:
         return hailo_head(answer.size, answer.outputs, answer.metadata)

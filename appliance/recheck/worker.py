@@ -1,4 +1,4 @@
-"""Runs re-checks in the ingest process: cuts close-ups out of recorded frames and detects in them at low priority."""
+"""Runs rechecks in the ingest process: cuts crops out of recorded frames and detects in them at low priority."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ CROPS_MAX, SEGMENTS_MAX = 8, 16  # of one command
 NICE = 10  # of the worker's thread: recording and live detection come first
 # Larger is not better: a network sees best what is as large as the objects it learnt from. An object enlarged to two
 # fifths of the input is missed more often than one of a quarter (docs/recheck.md).
-CONTEXT = 2.5  # side of the close-up in longer sides of the box
-SHARE = 0.7  # of the network's input that the close-up takes, so that the object takes 0.28 of it
+CONTEXT = 2.5  # side of a crop in longer sides of the box
+SHARE = 0.7  # of the network's input that a crop takes, so that the object takes 0.28 of it
 SIDE_MIN = 96  # pixels of the camera's frame
-IMAGES_MAX = 8  # of one command; each costs an inference
+IMAGES_MAX = 8  # pictures that were sent in, of one command; each costs an inference
 WHOLE: Box = (0.0, 0.0, 1.0, 1.0)
 
 Image = NDArray[np.uint8]
@@ -51,10 +51,10 @@ Region = tuple[int, int, int, int]
 """left, top, right, bottom, in pixels."""
 
 
-def close_up_region(box: Box, width: int, height: int, step: int) -> Region:
+def crop_region(box: Box, width: int, height: int, step: int) -> Region:
     """Return the square around `box` (shares) in a frame of `width` x `height`, moved or cut to lie in it.
 
-    step: see `close_up_size`. A network of fixed shape sees as much more around the object as there is room for.
+    step: see `crop_size`. A network of fixed shape sees as much more around the object as there is room for.
     """
     context = CONTEXT if step else CONTEXT / SHARE
     x1, y1, x2, y2 = box
@@ -64,8 +64,8 @@ def close_up_region(box: Box, width: int, height: int, step: int) -> Region:
     return left, top, right, bottom
 
 
-def close_up_size(whole: tuple[int, int], step: int) -> tuple[int, int]:
-    """Return the (width, height) of the close-up.
+def crop_size(whole: tuple[int, int], step: int) -> tuple[int, int]:
+    """Return the (width, height) to which a crop is scaled.
 
     whole: the size in which the network wants a whole frame of that shape. step: it takes smaller ones at less cost, in
     multiples of this (0: it does not).
@@ -77,7 +77,7 @@ def close_up_size(whole: tuple[int, int], step: int) -> tuple[int, int]:
     return max(1, round(whole[0] * side / longer)), max(1, round(whole[1] * side / longer))
 
 
-def close_up(image: Image, region: Region, size: tuple[int, int]) -> Image:
+def crop_image(image: Image, region: Region, size: tuple[int, int]) -> Image:
     """Return the region of `image` (H, W, 3) in `size` (width, height), enlarged or scaled down."""
     left, top, right, bottom = region
     how = cv2.INTER_LINEAR if size[0] > right - left else cv2.INTER_AREA
@@ -110,7 +110,7 @@ def _box_in_frame(box: Sequence[float], region: Region, size: tuple[int, int]) -
 
 
 class RecheckWorker:
-    """Carries out re-checks. Owner of one named thread of low priority that decodes, cuts close-ups and detects.
+    """Carries out rechecks. Owner of one named thread of low priority that decodes, cuts crops and detects.
 
     Invariant: each command is answered by exactly one RecheckResult; one that cannot be done, by its reason. Bounded:
     WAITING_MAX commands wait, more are refused at once. Pixels stay here; only boxes are emitted.
@@ -143,7 +143,7 @@ class RecheckWorker:
             self._commands.put_nowait(None)
 
     def submit(self, command: RecheckCommand) -> None:
-        """Queue a re-check. Any thread; never waits."""
+        """Queue a recheck. Any thread; never waits."""
         try:
             self._commands.put_nowait(command)
         except Full:
@@ -169,7 +169,7 @@ class RecheckWorker:
         except VedetteError as error:
             return _failed(command, str(error))
         except Exception as error:  # the top of this thread's loop: recording and live detection go on
-            logger.exception("a re-check failed in an unexpected way")
+            logger.exception("a recheck failed in an unexpected way")
             return _failed(command, f"it failed: {type(error).__name__}")
         ms = round(1000 * (self._clock.monotonic() - began), 1)
         return RecheckResult(id=command.id, camera=command.camera, model=detector.name, ms=ms, sightings=crops)
@@ -208,7 +208,9 @@ def _detect_in(detector: ObjectDetector, images: Sequence[str]) -> tuple[CropRes
             raise EvidenceError("a picture cannot be read")
         height, width = image.shape[:2]
         region = (0, 0, width, height)
-        seen = detector.detect([close_up(np.asarray(image, np.uint8), region, detector.preferred_size(width, height))])
+        seen = detector.detect(
+            [crop_image(np.asarray(image, np.uint8), region, detector.preferred_size(width, height))]
+        )
         objects = found_objects(seen[0], detector.labels, region, (width, height))
         found.append(CropResult(t=float(n), box=WHOLE, found=objects))
     return tuple(found)
@@ -216,9 +218,9 @@ def _detect_in(detector: ObjectDetector, images: Sequence[str]) -> tuple[CropRes
 
 def _check_crop(detector: ObjectDetector, crop: CropRequest, still: Still) -> CropResult:
     step = detector.shape_step if isinstance(detector, VariableInput) else 0
-    region = close_up_region(crop.box, *still.size, step)
-    size = close_up_size(detector.preferred_size(region[2] - region[0], region[3] - region[1]), step)
-    seen = detector.detect([close_up(still.image, region, size)])[0]
+    region = crop_region(crop.box, *still.size, step)
+    size = crop_size(detector.preferred_size(region[2] - region[0], region[3] - region[1]), step)
+    seen = detector.detect([crop_image(still.image, region, size)])[0]
     return CropResult(t=crop.t, box=crop.box, found=found_objects(seen, detector.labels, region, still.size))
 
 
@@ -247,7 +249,7 @@ def _if_there(segments: Sequence[RecordedSegment], t: float) -> list[Still]:
     try:
         return [cut_still(segments, t)]
     except EvidenceError as error:
-        logger.debug("a re-check goes without a frame: %s", error)
+        logger.debug("a recheck goes without a frame: %s", error)
         return []
 
 

@@ -184,10 +184,10 @@ def match_events(
     return EventMatches(hits, tuple(_misses(expectations, hits, unpaired)), tuple(alarms), tuple(unjudged))
 
 
-def _slots_of(expectations: Expectation, events: Sequence[Event]) -> int:
+def _slots_of(wanted: Expectation, events: Sequence[Event]) -> int:
     """How many slots an expectation gets: all that are required, and no more optional ones than could be filled."""
-    fitting = sum(expectations.pattern.matches(event) for event in events)
-    return max(expectations.min, fitting if expectations.max is None else min(expectations.max, fitting))
+    fitting = sum(wanted.pattern.matches(event) for event in events)
+    return max(wanted.min, fitting if wanted.max is None else min(wanted.max, fitting))
 
 
 def _costs(

@@ -74,7 +74,7 @@ class CameraStore:
                     (name, self._db.clock.now(), camera_address(source), self._db.next_rev(connection)),
                 )
 
-    def state(self, state: CameraState) -> None:
+    def write_state(self, state: CameraState) -> None:
         """Write a change of state; `live` ends the open gap."""
         with self._db.transaction() as connection:
             connection.execute(
@@ -93,7 +93,7 @@ class CameraStore:
                     "UPDATE gap SET t_end = max(t_start, ?) WHERE camera = ? AND t_end IS NULL", (state.t, state.camera)
                 )
 
-    def header(self, header: StreamHeader) -> None:
+    def write_header(self, header: StreamHeader) -> None:
         """Write the model and frame size of a camera's new session."""
         with self._db.transaction() as connection:
             connection.execute(
@@ -101,7 +101,7 @@ class CameraStore:
                 (header.run, header.model, *header.size, self._db.next_rev(connection), header.camera),
             )
 
-    def gap(self, gap: Gap) -> None:
+    def write_gap(self, gap: Gap) -> None:
         """Write a gap that began or ended; one that overlaps a known gap is the same gap, reported again."""
         with self._db.transaction() as connection:
             known = connection.execute(
@@ -125,7 +125,7 @@ class CameraStore:
             self._touch(connection, gap.camera)
 
     def mark_all_lost(self, t: float, reason: str) -> None:
-        """Mark every camera that was not already lost as lost from `t` on: the ingest process died."""
+        """Mark each camera whose footage has not ended as lost, from `t` on: the ingest process died."""
         with self._db.transaction() as connection:
             for row in connection.execute("SELECT name FROM camera WHERE state != 'ended'").fetchall():
                 _open_gap(connection, row["name"], t, reason)

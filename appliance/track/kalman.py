@@ -10,7 +10,8 @@ from appliance.types import Box
 ASPECT = 0.65
 MEASURED_STD = 0.08  # of a detector's box, in shares of its size
 SPEED_STD = (1.5, 1.5, 0.3, 0.3)  # of a new track, in sizes a second (x, y) and shares (width, height)
-# Persons begin and stop walking within about two seconds; sizes change slowly.
+# The variance that a speed gains per second (the density of the acceleration's noise), in squared sizes a second, or
+# shares. Persons begin and stop walking within about two seconds; sizes change slowly.
 ACCELERATION = (0.5, 0.5, 0.02, 0.02)
 
 
@@ -20,8 +21,8 @@ class Kalman:
     Coordinates are independent, so there are four 2x2 filters in plain numbers. For the few boxes of a camera this is
     faster than arrays, and gives the same bits on every machine. All noise is in units of the object's size (the
     geometric mean of its sides), after SORT/ByteTrack (arXiv 1602.00763, 2110.06864), but as densities over time, since
-    frames come 0.2 s apart while something moves and seconds apart when idle: ACCELERATION is the variance that speed
-    gains per second. State: for each coordinate its position, speed, and the variances of position, both, and speed.
+    frames come 0.2 s apart while something moves and seconds apart when idle. State: for each coordinate its position,
+    its speed, and their covariance matrix: variance of the position, covariance of both, variance of the speed.
 
     box: xyxy as predicted or corrected last; may lie outside the frame.
     """

@@ -329,7 +329,7 @@ class UplinkLoop:
     def _leave_useless(self, why: str) -> None:
         """Leave a region that accepts nothing for failover_s, for example a cluster without a majority."""
         now = self._clock.monotonic()
-        if self._link.connected is None:
+        if self._link.client_now is None:
             self._useless_at = None
         elif self._useless_at is None:
             self._useless_at = now

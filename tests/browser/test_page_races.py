@@ -164,6 +164,6 @@ def test_counts_of_before_are_asked_for_once_more(visit: Visit, house: House) ->
         route.fulfill(response=answer, body=made[-1])
 
     page.route(f"{house.url}/", behind)
-    house.site.cameras.state(CameraState(camera="gate", state="lost", t=house.t0))
+    house.site.cameras.write_state(CameraState(camera="gate", state="lost", t=house.t0))
     until(page, "'soon' in document.getElementById('to-review').dataset")
     expect(page.locator("#to-review")).not_to_contain_text("old")

@@ -339,7 +339,7 @@ def test_a_lost_camera_shows_at_once(visit: Visit, house: House) -> None:
     page = visit("/cameras")
     live(page)
     expect(page.locator("[data-camera=gate] .pill")).to_have_text("live")
-    house.site.cameras.state(CameraState(camera="gate", state="lost", t=house.t0 + 9, reason="connection closed"))
+    house.site.cameras.write_state(CameraState(camera="gate", state="lost", t=house.t0 + 9, reason="connection closed"))
     expect(page.locator("[data-camera=gate] .pill")).to_have_text("lost")
     expect(page.locator("[data-camera=gate]")).to_contain_text("connection closed")
     expect(page.locator("main .head")).to_contain_text("1 of 2 live")

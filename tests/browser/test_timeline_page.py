@@ -39,7 +39,7 @@ def page(request: pytest.FixtureRequest, visit: Visit, house: House) -> Page:
     """The timeline of `gate`, at the moment of its alert; an interruption before the recording, a second file after."""
     house.site.record("gate", house.t0 + 8)
     house.site.raise_alert("second", house.t0 + 9, seconds=1.0)
-    house.site.cameras.gap(
+    house.site.cameras.write_gap(
         Gap(camera="gate", t_start=house.t0 - 600, t_end=house.t0, reason="the camera does not answer")
     )
     opened = visit(f"/cameras/gate/timeline?t={house.t0 + 3:.1f}", **request.param)

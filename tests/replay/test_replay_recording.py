@@ -142,7 +142,7 @@ def test_only_the_time_that_was_asked_for(box: Box, clip: Path, tmp_path: Path) 
 def test_a_gap_is_reported_with_its_reason_and_what_was_open_is_over(box: Box, clip: Path, tmp_path: Path) -> None:
     box.record(clip, T0, "r1")
     box.record(clip, T0 + 40, "r2")
-    box.cameras.gap(Gap(camera="gate", t_start=T0 + 14, t_end=T0 + 40, reason="the camera did not answer"))
+    box.cameras.write_gap(Gap(camera="gate", t_start=T0 + 14, t_end=T0 + 40, reason="the camera did not answer"))
     (result,), log = run(box, tmp_path / "x.jsonl", NOON)
     (gap,) = result.gaps
     assert (gap.t_start, gap.t_end, gap.reason) == (13.9, 40.0, "the camera did not answer")

@@ -132,8 +132,8 @@ class Site:
         self.db.close()
 
     def live(self, camera: str, t: float, size: tuple[int, int] = (320, 240)) -> None:
-        self.cameras.header(StreamHeader(camera=camera, clip="", model="vedette-nano", size=size, run=RUN))
-        self.cameras.state(CameraState(camera=camera, state="live", t=t))
+        self.cameras.write_header(StreamHeader(camera=camera, clip="", model="vedette-nano", size=size, run=RUN))
+        self.cameras.write_state(CameraState(camera=camera, state="live", t=t))
 
     def record(self, camera: str, t0: float, seconds: float = 8.0) -> SegmentRow:
         """Eight seconds of pictures that say their number, and one person who walks from left to right."""

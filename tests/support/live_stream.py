@@ -67,11 +67,11 @@ class KeptBySite(Heard):
                 site.segments.put(message)
             case StreamHeader():
                 self._runs[message.camera] = message.run
-                site.cameras.header(message)
+                site.cameras.write_header(message)
             case CameraState():
-                site.cameras.state(message)
+                site.cameras.write_state(message)
             case Gap():
-                site.cameras.gap(message)
+                site.cameras.write_gap(message)
             case FrameBoxes():
                 self._boxes.setdefault(message.camera, []).append(message)
             case CameraMeter():

@@ -122,8 +122,8 @@ class _Watch:
         if self._t is None:
             size = upright_size(frame.av_frame)
             header = StreamHeader(camera=self._camera, clip="", model=self._eye.name, size=size, run=self._run)
-            self._life.cameras.header(header)
-            self._life.cameras.state(CameraState(camera=self._camera, state="live", t=frame.t))
+            self._life.cameras.write_header(header)
+            self._life.cameras.write_state(CameraState(camera=self._camera, state="live", t=frame.t))
             self._pipeline.feed(header)
         self._t = frame.t
         boxes = self._examiner.examine(frame.index, frame.t, frame.av_frame)
@@ -133,5 +133,5 @@ class _Watch:
 
     def end(self) -> None:
         assert self._t is not None
-        self._life.cameras.state(CameraState(camera=self._camera, state="ended", t=self._t))
+        self._life.cameras.write_state(CameraState(camera=self._camera, state="ended", t=self._t))
         self._life.commit(self._pipeline.close(self._t, "new run"), self._run)

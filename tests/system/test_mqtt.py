@@ -73,8 +73,8 @@ class PublishingSite:
             self.config.arming, self.config.cameras, ArmingStore(self.db), self.clock, local_weekday_minute
         )
         self.cameras.ensure({"yard": "file:x.mp4"})
-        self.cameras.header(StreamHeader(camera="yard", clip="", model="m", size=(640, 480), run="r1"))
-        self.cameras.state(CameraState(camera="yard", t=self.clock.now(), state="live", reason=""))
+        self.cameras.write_header(StreamHeader(camera="yard", clip="", model="m", size=(640, 480), run="r1"))
+        self.cameras.write_state(CameraState(camera="yard", t=self.clock.now(), state="live", reason=""))
         self.failures: list[BaseException] = []
         self._seq = 0
         self._thread: threading.Thread | None = None
@@ -190,7 +190,7 @@ def test_a_zone_is_occupied_while_a_person_is_in_it(site: Callable[..., Publishi
     until(lambda: bool(yard.see(person=True)) or home.kept[PERSON] == b"ON", every_s=0.3)
     assert home.kept[CAR] == b"OFF"
     until(lambda: bool(yard.see(person=False)) or home.kept[PERSON] == b"OFF", every_s=0.3)
-    yard.cameras.state(CameraState(camera="yard", t=yard.clock.now(), state="lost", reason="no answer"))
+    yard.cameras.write_state(CameraState(camera="yard", t=yard.clock.now(), state="lost", reason="no answer"))
     until(lambda: home.kept[PERSON] == b"None", what="nobody looks any more")
 
 

@@ -152,7 +152,7 @@ def test_a_refused_page_has_the_name_that_the_site_has_now(box: Box) -> None:
 
 def test_where_a_camera_is_lost_the_form_is_one_link_away_and_no_key_is_named(box: Box) -> None:
     reason = "camera gate: 192.168.1.20:554 refused the password (401); check user and password in cameras.gate.url"
-    box.site.cameras.state(CameraState(camera="gate", state="lost", t=1_700_000_000.0, reason=reason))
+    box.site.cameras.write_state(CameraState(camera="gate", state="lost", t=1_700_000_000.0, reason=reason))
     for page in ("/cameras", "/cameras/gate"):
         text = box.page(page)
         assert "/cameras/gate/settings#password" in text, page

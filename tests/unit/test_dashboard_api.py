@@ -214,8 +214,8 @@ def test_a_row_that_leads_out_of_the_evidence_folder_is_not_followed(site: Site,
 def test_a_camera_tells_its_state_reason_gaps_and_numbers_but_no_password(site: Site, client: TestClient) -> None:
     site.record("gate", T0)
     site.spend("gate", 9_000_000, 4_000)
-    site.cameras.gap(Gap(camera="gate", t_start=T0 + 10, t_end=T0 + 42, reason="connection closed by the camera"))
-    site.cameras.state(CameraState(camera="gate", state="stalled", t=T0 + 90, reason="no packet for 5 s"))
+    site.cameras.write_gap(Gap(camera="gate", t_start=T0 + 10, t_end=T0 + 42, reason="connection closed by the camera"))
+    site.cameras.write_state(CameraState(camera="gate", state="stalled", t=T0 + 90, reason="no packet for 5 s"))
     found = client.get("/api/v1/cameras/gate").json()
     assert (found["state"], found["reason"], found["since_t"]) == ("stalled", "no packet for 5 s", T0 + 90)
     assert found["gaps"] == [
@@ -337,7 +337,7 @@ def test_savings_add_up_and_mark_what_is_estimated(site: Site, client: TestClien
 
 def test_health_says_what_is_wrong(site: Site, client: TestClient) -> None:
     assert client.get("/healthz").json() == {"status": "ok", "reasons": []}
-    site.cameras.state(CameraState(camera="gate", state="lost", t=T0, reason="no answer within 5 s"))
+    site.cameras.write_state(CameraState(camera="gate", state="lost", t=T0, reason="no answer within 5 s"))
     site.health = SystemHealth(ingest_running=False)
     site.link = LinkState(up=False, since=0.0, error="nothing answers there")
     found = client.get("/healthz").json()
@@ -398,7 +398,7 @@ def test_hostile_strings_are_inert_in_every_page(site: Site, client: TestClient)
     alert = site.raise_alert("a", T0 + 2, rules=(SCRIPT,), labels=(SCRIPT,))
     site.cut(alert)
     site.answer(alert, reason=SCRIPT)
-    site.cameras.gap(Gap(camera="gate", t_start=T0, t_end=T0 + 1, reason=SCRIPT))
+    site.cameras.write_gap(Gap(camera="gate", t_start=T0, t_end=T0 + 1, reason=SCRIPT))
     with site.db.transaction() as connection:
         connection.execute("UPDATE camera SET reason = ?, state = 'lost', model = ?", (SCRIPT, SCRIPT))
     paths = ["/", "/alerts/a", "/cameras", "/cameras/gate", "/savings", "/nowhere", "/fragments/alerts/a"]
@@ -520,7 +520,7 @@ def test_a_stream_resumes_after_a_cut_and_misses_nothing(site: Site) -> None:
             (rev, kind, alert), *_ = read_events(answer.iter_lines(), 1)
             assert (kind, alert["id"], alert["rev"]) == ("alert", "a", rev)
         site.raise_alert("b", T0 + 1, seconds=None)  # while nobody listens
-        site.cameras.state(CameraState(camera="gate", state="lost", t=T0 + 2))
+        site.cameras.write_state(CameraState(camera="gate", state="lost", t=T0 + 2))
         site.raise_alert("c", T0 + 3, seconds=None)
         with http.stream("GET", f"{url}/api/v1/stream", headers={"Last-Event-ID": str(rev)}) as answer:
             events = read_events(answer.iter_lines(), 3)
@@ -559,10 +559,10 @@ def test_stopping_does_not_wait_for_those_who_watch(site: Site) -> None:
 def test_changes_are_read_in_order_and_in_pieces_without_a_gap(site: Site) -> None:
     read = changes_of(site.db.rev, site.alerts, site.cameras)
     since = at = site.db.rev()
-    site.cameras.state(CameraState(camera="dock", state="live", t=T0))
+    site.cameras.write_state(CameraState(camera="dock", state="live", t=T0))
     for n in range(5):
         site.raise_alert(f"a{n}", T0 + n, seconds=None)
-    site.cameras.state(CameraState(camera="gate", state="lost", t=T0))
+    site.cameras.write_state(CameraState(camera="gate", state="lost", t=T0))
     told: list[int] = []
     while batch := read(at, 2):
         told += [change.rev for change in batch]

@@ -87,7 +87,7 @@ class Planted:
         self.ring.add_child_line(
             "12:00:00 error ingest: 401 for rtsp://v:from%2Fthe%20secrets%2Bfile@192.168.1.22/main"
         )
-        self.site.cameras.gap(Gap(camera="gate", t_start=T0, t_end=T0 + 1, reason=f"refused {everything}"))
+        self.site.cameras.write_gap(Gap(camera="gate", t_start=T0, t_end=T0 + 1, reason=f"refused {everything}"))
         event = HealthEvent(camera="gate", id="h1", kind="stalled", t=T0, t_start=T0, reason=f"no {everything}")
         HealthEventStore(self.site.db).put(event)
         probes = CoreProbes(health=lambda: self.site.health, log=self.ring.tail)

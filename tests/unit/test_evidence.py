@@ -392,7 +392,7 @@ class TestMaker:
     def test_with_two_streams_evidence_has_the_size_of_the_recorded_one(self, site: Site) -> None:
         """Boxes come from the small detect stream, as shares of the frame; the large stream is what is recorded."""
         header = StreamHeader(camera="yard", clip="", model="m", size=(320, 240), run="r1")
-        CameraStore(site.db).header(header)
+        CameraStore(site.db).write_header(header)
         site.put(encoded_footage(0, 60, size=(640, 480)), T0)
         site.see([n / 5 for n in range(30)])
         site.apply(opened(t=T0 + 3, view=best(T0 + 3)), sample_escalation(t=T0 + 3))
@@ -552,7 +552,7 @@ class TestMaker:
     def test_a_source_that_ended_is_not_waited_for(self, site: Site) -> None:
         site.put(encoded_footage(0, 40), T0)
         site.apply(ended(t=T0 + 1, t_end=T0 + 3.5))
-        CameraStore(site.db).state(CameraState(camera="yard", state="ended", t=T0 + 4))
+        CameraStore(site.db).write_state(CameraState(camera="yard", state="ended", t=T0 + 4))
         site.pass_time(3)
         assert site.state("clip")[0] == "ready"
 

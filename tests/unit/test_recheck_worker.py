@@ -22,9 +22,9 @@ from appliance.recheck.worker import (
     CONTEXT,
     WAITING_MAX,
     RecheckWorker,
-    close_up,
-    close_up_region,
-    close_up_size,
+    crop_image,
+    crop_region,
+    crop_size,
     found_objects,
 )
 from appliance.store.database import Database
@@ -84,7 +84,7 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_object_is_cut_out_of_the_recording_close_up(root: Path) -> None:
+def test_the_object_is_cut_out_of_the_recording_crop_image(root: Path) -> None:
     detector, frames = ScriptedDetector(), sorted(walk())
     result = RecheckWorker(root, lambda: detector, print, SystemClock()).recheck(command_for(frames[9], frames[12]))
     assert (result.error, result.model, len(result.sightings)) == ("", "eye", 2)
@@ -93,7 +93,7 @@ def test_the_object_is_cut_out_of_the_recording_close_up(root: Path) -> None:
         (found,) = crop.found
         middle, seen_at = (crop.box[0] + crop.box[2]) / 2, (found.box[0] + found.box[2]) / 2
         side = 2.5 * (crop.box[3] - crop.box[1]) * 540 / 960
-        assert seen_at == pytest.approx(middle - 0.1 * side, abs=0.01), "as far left of the middle as in the close-up"
+        assert seen_at == pytest.approx(middle - 0.1 * side, abs=0.01), "as far left of the middle as in the crop"
     assert result == decode_ingest(encode_ingest(result)), "boxes and words are all that leaves"
 
 
@@ -114,10 +114,10 @@ def test_a_first_crop_that_is_sure_of_the_object_spares_the_others(
     assert [each.t for each in result.sightings] == [each.t for each in command.glimpses[:examined]]
 
 
-def test_a_close_up_lies_in_the_frame_and_its_boxes_are_of_the_whole() -> None:
-    region = close_up_region((0.0, 0.5, 0.05, 0.7), 1000, 500, 32)
+def test_a_crop_lies_in_the_frame_and_its_boxes_are_of_the_whole() -> None:
+    region = crop_region((0.0, 0.5, 0.05, 0.7), 1000, 500, 32)
     assert region == (0, 175, round(0.2 * 500 * CONTEXT), 425)
-    picture = close_up(np.zeros((500, 1000, 3), np.uint8), region, (416, 416))
+    picture = crop_image(np.zeros((500, 1000, 3), np.uint8), region, (416, 416))
     assert picture.shape == (416, 416, 3)
     all_of_it = Detections(np.array([[0, 0, 1, 1]], np.float32), np.ones(1, np.float32), np.zeros(1, np.int32))
     (found,) = found_objects(all_of_it, ("person",), region, (1000, 500))
@@ -126,10 +126,10 @@ def test_a_close_up_lies_in_the_frame_and_its_boxes_are_of_the_whole() -> None:
 
 def test_an_object_is_as_large_in_an_input_of_fixed_size_as_in_a_free_one() -> None:
     box = (0.45, 0.4, 0.5, 0.6)
-    free, fixed = close_up_region(box, 1000, 1000, 32), close_up_region(box, 1000, 1000, 0)
-    assert (close_up_size((416, 416), 32), close_up_size((416, 416), 0)) == ((288, 288), (416, 416))
+    free, fixed = crop_region(box, 1000, 1000, 32), crop_region(box, 1000, 1000, 0)
+    assert (crop_size((416, 416), 32), crop_size((416, 416), 0)) == ((288, 288), (416, 416))
     assert 288 / (free[2] - free[0]) == pytest.approx(416 / (fixed[2] - fixed[0]), rel=0.02)
-    assert close_up_size((416, 208), 32) == (288, 144), "proportions stay"
+    assert crop_size((416, 208), 32) == (288, 144), "proportions stay"
 
 
 @pytest.mark.parametrize(

@@ -149,9 +149,9 @@ def test_cameras_are_those_of_the_site_file_without_their_passwords(db: Database
 def test_a_camera_tells_its_state_and_its_stream(db: Database) -> None:
     cameras = CameraStore(db)
     cameras.ensure({"yard": "file:x"})
-    cameras.header(StreamHeader(camera="yard", clip="x", model="nano", size=(320, 240), run="r7"))
-    cameras.state(CameraState(camera="yard", state="live", t=T0 + 1))
-    cameras.state(CameraState(camera="yard", state="live", t=T0 + 2, reason="still rtsp://u:secret@h"))
+    cameras.write_header(StreamHeader(camera="yard", clip="x", model="nano", size=(320, 240), run="r7"))
+    cameras.write_state(CameraState(camera="yard", state="live", t=T0 + 1))
+    cameras.write_state(CameraState(camera="yard", state="live", t=T0 + 2, reason="still rtsp://u:secret@h"))
     row = cameras.get("yard")
     assert row is not None
     assert (row.run, row.model, row.size, row.since_t) == ("r7", "nano", (320, 240), T0 + 1)
@@ -161,30 +161,30 @@ def test_a_camera_tells_its_state_and_its_stream(db: Database) -> None:
 def test_a_gap_lasts_until_the_camera_is_live_again(db: Database) -> None:
     cameras = CameraStore(db)
     cameras.ensure({"yard": "file:x"})
-    cameras.gap(Gap(camera="yard", t_start=T0, t_end=None, reason="cut"))
-    cameras.gap(Gap(camera="yard", t_start=T0, t_end=None, reason="cut"))
+    cameras.write_gap(Gap(camera="yard", t_start=T0, t_end=None, reason="cut"))
+    cameras.write_gap(Gap(camera="yard", t_start=T0, t_end=None, reason="cut"))
     assert [(gap.t_start, gap.t_end) for gap in cameras.gaps("yard")] == [(T0, None)]
-    cameras.state(CameraState(camera="yard", state="live", t=T0 + 30))
-    cameras.gap(Gap(camera="yard", t_start=T0, t_end=T0 + 30.2, reason="cut"))  # told by the camera as well
+    cameras.write_state(CameraState(camera="yard", state="live", t=T0 + 30))
+    cameras.write_gap(Gap(camera="yard", t_start=T0, t_end=T0 + 30.2, reason="cut"))  # told by the camera as well
     assert [(gap.t_start, gap.t_end, gap.reason) for gap in cameras.gaps("yard")] == [(T0, T0 + 30.2, "cut")]
-    cameras.gap(Gap(camera="yard", t_start=T0 + 60, t_end=T0 + 61, reason="jump"))
+    cameras.write_gap(Gap(camera="yard", t_start=T0 + 60, t_end=T0 + 61, reason="jump"))
     assert [gap.t_start for gap in cameras.gaps("yard")] == [T0 + 60, T0]
 
 
 def test_a_camera_that_dies_as_it_returns_opens_its_gap_again(db: Database) -> None:
     cameras = CameraStore(db)
     cameras.ensure({"yard": "file:x"})
-    cameras.gap(Gap(camera="yard", t_start=T0, t_end=None, reason="cut"))
-    cameras.state(CameraState(camera="yard", state="live", t=T0 + 30))
-    cameras.gap(Gap(camera="yard", t_start=T0 + 30, t_end=None, reason="cut"))
+    cameras.write_gap(Gap(camera="yard", t_start=T0, t_end=None, reason="cut"))
+    cameras.write_state(CameraState(camera="yard", state="live", t=T0 + 30))
+    cameras.write_gap(Gap(camera="yard", t_start=T0 + 30, t_end=None, reason="cut"))
     assert [(gap.t_start, gap.t_end) for gap in cameras.gaps("yard")] == [(T0, None)]
 
 
 def test_when_ingest_dies_every_camera_has_a_gap(db: Database) -> None:
     cameras = CameraStore(db)
     cameras.ensure({"yard": "file:x", "gate": "file:y", "clip": "file:z"})
-    cameras.gap(Gap(camera="gate", t_start=T0 - 9, t_end=None, reason="cut before"))
-    cameras.state(CameraState(camera="clip", state="ended", t=T0))
+    cameras.write_gap(Gap(camera="gate", t_start=T0 - 9, t_end=None, reason="cut before"))
+    cameras.write_state(CameraState(camera="clip", state="ended", t=T0))
     cameras.mark_all_lost(T0 + 5, "the ingest process ended (signal 9)")
     assert {row.name: row.state for row in cameras.all()} == {"yard": "lost", "gate": "lost", "clip": "ended"}
     assert [gap.t_start for gap in cameras.gaps("yard")] == [T0 + 5]
@@ -200,7 +200,7 @@ def test_the_time_in_which_the_appliance_was_off_is_a_gap(db: Database) -> None:
     cameras.ensure({"yard": "file:x", "new": "file:y"})
     cameras.ensure({"yard": "file:x", "new": "file:y"})
     assert [(gap.t_start, gap.t_end, gap.reason) for gap in cameras.gaps("yard")] == [(T0 + 12, None, NOT_RUNNING)]
-    cameras.state(CameraState(camera="yard", state="live", t=T0 + 200))
+    cameras.write_state(CameraState(camera="yard", state="live", t=T0 + 200))
     assert [(gap.t_start, gap.t_end) for gap in cameras.gaps("yard")] == [(T0 + 12, T0 + 200)]
     assert cameras.gaps("new") == []
 
@@ -223,7 +223,7 @@ def test_boxes_left_in_the_future_by_a_clock_set_back_are_not_the_newest(db: Dat
     cameras, boxes = CameraStore(db), BoxStore(db)
     cameras.ensure({"yard": "rtsp://x"})
     boxes.append("yard", "r1", [sample_frame(T0 + 100 + n, seq=n) for n in range(3600)])
-    cameras.header(StreamHeader(camera="yard", clip="", model="m", size=(320, 240), run="r2"))
+    cameras.write_header(StreamHeader(camera="yard", clip="", model="m", size=(320, 240), run="r2"))
     assert boxes.latest("yard") is None
     boxes.append("yard", "r2", [sample_frame(T0 + 101, seq=0)])
     newest = boxes.latest("yard")

@@ -98,7 +98,7 @@ def test_a_camera_that_comes_and_goes_all_day_stays_drawable(site: Site, client:
 def test_what_is_not_recorded_has_a_reason(site: Site) -> None:
     site.segments.put(file_of(T0 + 1000, T0 + 1100))
     site.segments.put(file_of(T0 + 1200, T0 + 1300))
-    site.cameras.gap(Gap(camera="gate", t_start=T0 + 1100, t_end=T0 + 1150, reason="the camera does not answer"))
+    site.cameras.write_gap(Gap(camera="gate", t_start=T0 + 1100, t_end=T0 + 1150, reason="the camera does not answer"))
     with site.db.transaction() as connection:
         connection.execute(
             "INSERT INTO deleted VALUES ('2023-11-14', 'gate', 'continuous', 'age', 9, 90, ?, ?)", (T0 + 600, T0 + 3000)
@@ -118,7 +118,7 @@ def test_what_is_not_recorded_has_a_reason(site: Site) -> None:
 
 def test_the_future_is_no_hole_and_a_gap_that_lasts_has_no_end(site: Site, client: TestClient) -> None:
     site.segments.put(file_of(T0, T0 + 3500))
-    site.cameras.gap(Gap(camera="gate", t_start=T0 + 3500, t_end=None, reason="lost"))
+    site.cameras.write_gap(Gap(camera="gate", t_start=T0 + 3500, t_end=None, reason="lost"))
     missing = asked(client, T0, T0 + 86400)["missing"]
     assert missing == [{"t_start": T0 + 3500, "t_end": None, "kind": "interrupted", "reason": "lost"}]
 

@@ -292,7 +292,7 @@ def test_the_sentence_of_the_day_says_that_all_recorded_or_which_did_not(tmp_pat
         for camera in ("gate", "dock"):
             served.record(camera, since.replace(hour=0, minute=0, second=0).timestamp() - 4)
         assert "All 2 cameras recorded all day." in client.get("/").text
-        served.cameras.gap(Gap(camera="dock", t_start=T0 + 20, t_end=None, reason="recording is paused: no room"))
+        served.cameras.write_gap(Gap(camera="dock", t_start=T0 + 20, t_end=None, reason="recording is paused: no room"))
         assert "Not recorded today: dock (1 min 20 s)." in client.get("/").text
         assert "Not recorded since" in client.get("/cameras/dock").text
     served.close()
