@@ -75,7 +75,7 @@ class AnalyzeAnswer(BaseModel):
 
     status: answered; pending (status_url has the answer later); refused, with the reason. tier: who gave `answer`; "":
     there is none yet, or boxes alone. judge: the kind of judge in the cloud; answered_by: of several engines, which.
-    flagged: a reason to doubt `answer`; "": none. Of the appliance's answer: why it stands without the cloud's, or until
+    flagged: a reason to doubt `answer`; "": none. Of the appliance's answer: why it stands without the cloud, or until
     the cloud answers. Of the cloud's: how many better engines did not answer. provisional: the reason is still being
     written. timings: seconds by stage.
     """
