@@ -1,4 +1,4 @@
-"""Methods that `dataclass` writes for each class anew, shared by all: 5 kB less of each of some 800 classes.
+"""Methods that `dataclass` writes for each class anew, shared by all: 24,000 Python objects less in the core.
 
 Only what is rarely called: a representation, and the refusals of a frozen class. Comparison and hash stay as written.
 """
