@@ -18,7 +18,6 @@ import asyncio
 import os
 import re
 import statistics
-import struct
 import subprocess
 import sys
 import tempfile
@@ -49,7 +48,6 @@ from benchmarks.rendition import YARD, encode
 
 BITS_PER_S, FPS, SIZE, FILM_S = 4_000_000, 20, (1280, 720), 20
 SETTLE_S = 3.0
-_MESSAGE = struct.Struct(">cBI")
 
 
 def render(path: Path) -> None:

@@ -242,9 +242,6 @@ def system_text(order: AnswerOrder = "reason_first") -> str:
     return _TEXT + json.dumps(response_format(order)["json_schema"]["schema"], separators=(",", ":")) + "\n"
 
 
-SYSTEM = system_text()
-
-
 def prompt_version(escalation: Escalation) -> str:
     """Return the version of the words in which this question is asked."""
     kind = _kind(escalation)

@@ -25,7 +25,6 @@ import onnx.version_converter
 from numpy.typing import NDArray
 from onnxruntime.quantization import CalibrationDataReader, CalibrationMethod, QuantFormat, QuantType, quantize_static
 from onnxruntime.quantization.shape_inference import quant_pre_process
-from onnxruntime.tools.onnx_model_utils import fix_output_shapes, make_input_shape_fixed
 from onnxruntime.transformers.float16 import convert_float_to_float16
 
 from appliance.bundle.manifest import sha256_of
@@ -157,6 +156,9 @@ def _fixed(model: onnx.ModelProto, source: Path) -> onnx.ModelProto:
     wanted = network_inputs(source, runtime.inputs, runtime.metadata)
     if _is_ours(model):
         return shapes.fix(model, wanted.width, wanted.height)
+    # Its package loads PyTorch where that is installed: two CPU seconds, which a network of ours does without.
+    from onnxruntime.tools.onnx_model_utils import fix_output_shapes, make_input_shape_fixed
+
     model = copy.deepcopy(model)
     frame = wanted.arranged(np.empty((1, 3, wanted.height, wanted.width), np.bool_)).shape
     for each in model.graph.input:

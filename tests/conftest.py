@@ -187,7 +187,8 @@ LONGEST = (
     "test_savings_page.py", "test_dashboard_connections.py", "test_shown_secrets.py", "test_tensorrt.py",
     "test_evidence.py", "test_openapi.py", "test_render_family.py", "test_motion_gate.py",
 )  # fmt: skip
-# Unit tests that take more than 1.3 s of CPU a file: `make test-quick` leaves them out.
+# Unit tests that take more than 1.3 s of CPU a file (tests/support/cpu_times.py counts it): `make test-quick` leaves
+# them out.
 THOROUGH = (
     "test_keyframe_policy.py", "test_train_data.py", "test_architecture.py", "test_tamper_detector.py",
     "test_dashboard_api.py", "test_access.py", "test_render_practice.py", "test_lab_layer.py", "test_bench.py",

@@ -1,7 +1,8 @@
 """Tests that leave the usual run, and what in the usual run makes the same point.
 
 They take the mark `slow`: `make test-slow` and, once a week, `make test-all` run them. The figures are CPU seconds of
-one run of the whole suite on two cores, children included; all of them together were a fifth of it.
+one run of the whole suite on two cores, children included (tests/support/cpu_times.py counts such); all of them
+together were a fifth of it.
 """
 
 from __future__ import annotations

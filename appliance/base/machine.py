@@ -198,9 +198,9 @@ def usages(pids: Iterable[int], proc: Path = PROC) -> list[ProcessUsage]:
     return [each for each in (process_usage(pid, proc) for pid in pids) if each is not None]
 
 
-def family_cpu_s(pid: int, proc: Path = PROC) -> float:
+def family_cpu_s(pid: int) -> float:
     """Return the CPU seconds of a process and all that it started, also of those that it has waited for."""
-    fields = [each for each in (_stat_fields(one, proc) for one in process_family(pid, proc)) if each]
+    fields = [each for each in (_stat_fields(one, PROC) for one in process_family(pid, PROC)) if each]
     return sum(sum(map(int, each[11:15])) for each in fields) / os.sysconf("SC_CLK_TCK")
 
 

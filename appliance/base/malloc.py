@@ -10,7 +10,7 @@ import gc
 
 MMAP_THRESHOLD_BYTES = 512 * 1024  # a brightness plane of 720p is 0.9 MB
 TRIM_THRESHOLD_BYTES = 1024 * 1024  # glibc begins with 128 kB and raises it by itself; larger spares system calls
-TRIM_EVERY_S = 60.0  # holes grow over minutes, and a trim walks all heaps
+TRIM_EVERY_S = 20.0  # a page or an inference leaves holes of megabytes; a trim takes milliseconds
 ARENAS_MAX = 2  # with one, two threads wait for each other; each more keeps its own holes
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # malloc.h of glibc
 

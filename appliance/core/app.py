@@ -18,6 +18,7 @@ from appliance.base.clock import Clock, SystemClock, local_day
 from appliance.base.errors import MissingDependency, StoreError, UsageError
 from appliance.base.library_identifiers import remove_identifiers
 from appliance.base.malloc import TRIM_EVERY_S, hold_little, spare_what_stays, trim_heaps
+from appliance.base.shared_methods import share_methods
 from appliance.base.telemetry import LogRing
 from appliance.base.threads import Service, ServiceGroup, ServiceRestarts, periodic_service
 from appliance.canary.nightly_candidates import EVERY_S as PROOF_EVERY_S
@@ -75,6 +76,7 @@ def run(config: SiteConfig, site_file: Path | None = None) -> int:
     """
     remove_identifiers()
     hold_little()
+    share_methods()
     _raise_open_files_limit()
     group = ServiceGroup()
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -188,8 +188,8 @@ class NoticeItem(ApiModel):
 
     @classmethod
     def of(cls, row: NoticeRow, now: float) -> NoticeItem:
-        held = row.state == "waiting" and not row.attempts and now < row.due_t
-        return cls.of_row(row, held_until=row.due_t if held else None, words=_notice_text(row, held))
+        held = row.state == "waiting" and not row.attempts and now < row.window.due_t
+        return cls.of_row(row, held_until=row.window.due_t if held else None, words=_notice_text(row, held))
 
 
 class AlertWithNotices(AlertFull):

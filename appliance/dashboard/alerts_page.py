@@ -343,7 +343,7 @@ class AlertPageView:
             "verdict": verdict,
             "by_appliance": BY_APPLIANCE,
             "support": verdict.support if verdict else (),
-            "answer_s": detail.verdict.applied_t - escalation.created_t if detail.verdict and escalation else 0.0,
+            "answer_s": detail.verdict.applied_t - escalation.times.created_t if detail.verdict and escalation else 0.0,
             "delivery": escalation,
             "steps": _steps(detail) if escalation else (),
             "notices": self._alerts.notices(row.id),

@@ -49,8 +49,10 @@ from appliance.dashboard import (
     recordings_api,
     savings_api,
     savings_history_api,
+    savings_page,
     scenarios_api,
     settings_api,
+    settings_page,
     setup_api,
     snooze_api,
     storage_api,
@@ -85,7 +87,10 @@ APIS = (
     proofs_api, ptz_api, recordings_api, savings_api, savings_history_api, scenarios_api, session_api, settings_api,
     setup_api, snooze_api, storage_api, system_api, timeline_api, trials_api, users_api, why_api,
 )  # fmt: skip
-PAGES = (alerts_page, cameras_page, notify_page, system_page, timeline_page, users_page, why_page)
+PAGES = (
+    alerts_page, cameras_page, notify_page, savings_page, settings_page, system_page, timeline_page, users_page,
+    why_page,
+)  # fmt: skip
 ROUTES = (
     *(each.router for each in (*APIS, *PAGES)),
     recordings_api.alert_router, exports_api.shared_router, push_api.app_router,

@@ -112,11 +112,10 @@ class CameraFinder:
     cameras, model: of the site file in force.
     """
 
-    def __init__(self, clock: Clock, discover: Callable[[Clock], list[FoundCamera]] = discover_cameras) -> None:
+    def __init__(self, clock: Clock) -> None:
         self.cameras: Mapping[str, CameraConfig] = {}
         self.model = AUTO_MODEL
         self._clock = clock
-        self._discover = discover
         self._busy = threading.Lock()
 
     def found(self) -> FoundList:
@@ -124,7 +123,7 @@ class CameraFinder:
 
         Raise Problem if another search is running.
         """
-        found = self._alone(lambda: self._discover(self._clock))
+        found = self._alone(lambda: discover_cameras(self._clock))
         return FoundList(cameras=[FoundItem.of_row(each, added=self._name_of(each)) for each in found])
 
     def ask(self, wanted: AskCamera) -> OnvifReport:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated
 from urllib.parse import urlsplit
@@ -73,9 +72,8 @@ class ProbeItem(StreamFacts):
 class CameraProber:
     """Tries addresses, one at a time, and keeps the last pictures for the page that asked. Any thread."""
 
-    def __init__(self, clock: Clock, probe: Callable[[str], CameraReport] = probe_camera) -> None:
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._probe = probe
         self._busy = threading.Lock()
         self._images: OrderedDict[str, bytes] = OrderedDict()
 
@@ -105,7 +103,7 @@ class CameraProber:
 
     def _tried(self, which: str, address: CameraAddress) -> CameraReport:
         try:
-            return self._probe(address.whole())
+            return probe_camera(address.whole())
         except ProbeFailed as error:
             raise Problem(422, f"{which}{error}") from None
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from fastapi import Depends
 from starlette.responses import HTMLResponse
@@ -17,7 +17,6 @@ from appliance.broker.nats_connection import LinkState
 from appliance.dashboard.snapshots import CutSnapshot
 from appliance.health.load_shedding import LoadShedding
 from appliance.media.recording_reader import READ_DIRECTLY, RecordingReader
-from appliance.mqtt.publisher import MqttStatus
 from appliance.notify.delivery import TargetStatus
 from appliance.notify.push_means import PushMeans
 from appliance.notify.snooze_links import SnoozeLinks
@@ -32,6 +31,9 @@ from appliance.types import FrameBoxes, HealthKind, RecheckResult
 from appliance.uplink.pool_monitor import PoolState
 from appliance.web.auth import TemplatesPart
 from appliance.web.routes import provided
+
+if TYPE_CHECKING:
+    from appliance.mqtt.publisher import MqttStatus  # only where home automation listens
 
 
 @dataclass(frozen=True, slots=True)

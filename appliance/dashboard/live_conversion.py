@@ -46,9 +46,8 @@ class Conversions:
     event loop's thread reads it, conversions change it in theirs, each its own entry.
     """
 
-    def __init__(self, clock: Clock, most: int = 0) -> None:
-        """most: 0: by this machine's cores."""
-        self.most = most or max(1, (os.cpu_count() or 1) // 2)
+    def __init__(self, clock: Clock) -> None:
+        self.most = max(1, (os.cpu_count() or 1) // 2)
         self.clock = clock
         self.running: set[LiveConversion] = set()
         self.cpu_s = 0.0

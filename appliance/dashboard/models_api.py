@@ -221,6 +221,7 @@ class ModelReader:
         self._headroom = headroom
         self._settings = settings
         self.puller = puller
+        self._suggested = ""
 
     def report(self) -> ModelList:
         """Raise ModelError: a models.toml cannot be read."""
@@ -321,8 +322,10 @@ class ModelReader:
     def _better(self, now: _Now) -> str:
         if now.load is None or not now.load.wanted:
             return ""
-        found = better_models(self._config.detector.model, model_bundles(), self._config.cameras, now.load)
-        return found[0].name if found else ""
+        wanted = self._config.detector.model, model_bundles(), self._config.cameras
+        found = better_models(*wanted, now.load, self._suggested)
+        self._suggested = found[0].name if found else ""
+        return self._suggested
 
     def _item(self, name: str, entry: ModelEntry, state: ModelState, now: _Now) -> ModelItem:
         cost = entry.cost / now.entry.cost if entry.cost and now.entry is not None and now.entry.cost else None

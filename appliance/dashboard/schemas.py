@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Annotated, Literal, TypeVar
 from urllib.parse import quote
 
@@ -245,7 +246,7 @@ class DeliveryItem(ApiModel):
     @classmethod
     def of(cls, row: EscalationRow, steps: Sequence[StepRow]) -> DeliveryItem:
         return cls.of_row(
-            row, escalation=row.id, bytes=row.bytes_sent,
+            row, escalation=row.id, bytes=row.bytes_sent, **asdict(row.times),
             steps=tuple(StepItem.of(step) for step in steps if step.escalation == row.id),
         )  # fmt: skip
 

@@ -1,43 +1,23 @@
-"""The pages of the appliance as a whole: its state, settings, storage, kept scenarios, and savings."""
+"""The pages of the appliance as a whole: its state, networks, storage, kept scenarios, trials and agreement."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated
-
-from fastapi import Depends, Query
 from starlette.responses import HTMLResponse
 
 from appliance.backup.sealed_box import PASSPHRASE_LENGTH_MIN
 from appliance.base.telemetry import LOG_LEVELS
-from appliance.dashboard import savings_api, scenarios_api, storage_api
-from appliance.dashboard.access_rights import may
+from appliance.dashboard import scenarios_api, storage_api
 from appliance.dashboard.agreement_api import AgreementPart
 from appliance.dashboard.backup_api import Backups
-from appliance.dashboard.cameras_api import Cameras
-from appliance.dashboard.cascade_api import CascadePart
-from appliance.dashboard.deps import Page, Rev
+from appliance.dashboard.deps import Rev
 from appliance.dashboard.models_api import REFUSALS, Models
 from appliance.dashboard.proofs_api import CandidatesPart, ProofItem, ProofPart, ProverPart
-from appliance.dashboard.savings_api import (
-    COST_DAYS,
-    HEADLINE_AFTER_S,
-    SETTLED_AFTER_S,
-    CostPart,
-    SavingsPart,
-)
-from appliance.dashboard.savings_history_api import By, History, draw
 from appliance.dashboard.scenarios_api import Exporter, Jobs
-from appliance.dashboard.schemas import API
-from appliance.dashboard.settings_api import ConnectionReport, Settings, SettingsReport, installed_networks
-from appliance.dashboard.settings_forms import fields_of, forms
+from appliance.dashboard.settings_api import Settings
 from appliance.dashboard.storage_api import StoragePart, StorageReport
 from appliance.dashboard.system_api import DROP_TEXTS, LOG_SHOWN, Level, System
-from appliance.detect.model_files import AUTO_MODEL
-from appliance.store.meter import Since
-from appliance.types import HEALTH_TITLES
 from appliance.web.auth import TemplatesPart
-from appliance.web.problems import Problem, refused_as
+from appliance.web.problems import refused_as
 from appliance.web.routes import RouteList
 
 router = RouteList(include_in_schema=False, default_response_class=HTMLResponse)
@@ -52,46 +32,6 @@ def system_page(
         "system.html", here="/system", report=reader.report(), log=reader.log(level, LOG_SHOWN), level=level,
         levels=LOG_LEVELS[1:4], drop_texts=DROP_TEXTS, kept=backups.report(), can_back_up=settings.is_editable,
         length_min=PASSPHRASE_LENGTH_MIN,
-    )  # fmt: skip
-
-
-@router.get("/settings")
-def settings_page(rev: Rev, templates: TemplatesPart, settings: Settings) -> HTMLResponse:
-    """Return the page of the site file: whether it is in force as it stands, and its versions."""
-    service = settings.service
-    return templates.page(
-        "settings.html", here="/settings", rev=rev, report=SettingsReport.of(service), versions=service.versions.all(),
-        cameras=sorted(service.running.config.cameras),
-        forms=[each for each in forms().values() if each.name != "camera"],
-        certificate=ConnectionReport.of(settings.certificate).certificate,
-    )  # fmt: skip
-
-
-@router.get("/settings/adjoining")
-def adjoining_page(rev: Rev, templates: TemplatesPart, settings: Settings) -> HTMLResponse:
-    """Return the page on which zones of different cameras are declared to adjoin."""
-    service = settings.service
-    config = service.running.config
-    return templates.page(
-        "adjoining.html", here="/settings", rev=rev, digest=service.status().digest,
-        pairs=[each.model_dump(mode="json") for each in config.alerts.adjoining],
-        cameras={name: list(each.zones) for name, each in config.cameras.items() if each.zones},
-    )  # fmt: skip
-
-
-@router.get("/settings/{form}")
-def settings_form_page(rev: Rev, templates: TemplatesPart, settings: Settings, form: str) -> HTMLResponse:
-    """Return one form of the settings, each key in words."""
-    words = forms().get(form)
-    if words is None or form == "camera":
-        raise Problem(404, "There is no such page.")
-    service = settings.service
-    config, written, status = service.running.config, service.running.as_written(), service.status()
-    networks = [AUTO_MODEL, *(each.name for each in installed_networks(config.detector).networks)]
-    return templates.page(
-        "settings_form.html", here="/settings", rev=rev, form=words, digest=status.digest, edited=status.edited,
-        fields=fields_of(words, config, written, networks), present=words.section in written,
-        fault_titles=HEALTH_TITLES,
     )  # fmt: skip
 
 
@@ -142,47 +82,3 @@ def proofs_page(rev: Rev, templates: TemplatesPart, store: ProofPart, candidates
 def agreement_page(rev: Rev, templates: TemplatesPart, reader: AgreementPart) -> HTMLResponse:
     """Return the page with the alerts that are wrong since a fall began, and how often alerts are right."""
     return templates.page("agreement.html", here="/agreement", rev=rev, found=reader.report())
-
-
-@dataclass(frozen=True, slots=True)
-class SavingsReaders:
-    """The readers of the page's four parts."""
-
-    savings: SavingsPart
-    costs: CostPart
-    cascade: CascadePart
-    history: History
-
-
-@router.get("/savings")
-def savings_page(
-    *,
-    page: Page,
-    readers: Annotated[SavingsReaders, Depends()],
-    cameras: Cameras,
-    settings: Settings,
-    since: Annotated[Since, Query()] = "today",
-    by: By = "day",
-    camera: Annotated[str, Query(max_length=64)] = "",
-) -> HTMLResponse:
-    """Return the page of what came from the cameras against what was sent up.
-
-    It has charts of the site or of one camera.
-    """
-    names = sorted(cameras.configured)
-    editable = settings.is_editable and may("POST", f"{API}/settings")
-    return page(
-        "savings.html",
-        here="/savings",
-        since=since,
-        savings=readers.savings.report(since),
-        costs=readers.costs.report(),
-        cascade=readers.cascade.report(),
-        cost_days=COST_DAYS,
-        charts=draw(readers.history, by, camera if camera in names else ""),
-        camera_names=names,
-        price_base=settings.service.status().digest if editable else "",
-        kind_texts=savings_api.KIND_TEXTS,
-        headline_after_s=HEADLINE_AFTER_S,
-        settled_after_s=SETTLED_AFTER_S,
-    )

@@ -297,7 +297,7 @@ _TRIAL_SCHEMA = {
 _TRIAL_FORMAT = {"type": "json_schema", "json_schema": {"name": "trial", "schema": _TRIAL_SCHEMA, "strict": True}}
 
 
-def probe_vlm(url: str, model: str | None, key: str = "", *, trial_s: float = TRIAL_S) -> VlmServer:
+def probe_vlm(url: str, model: str | None, key: str = "") -> VlmServer:
     """Find the server's model (the one of that name, or its only one) and show it a picture.
 
     key: for its `Authorization`, '' for none. Raises UsageError in one sentence with the remedy.
@@ -319,7 +319,7 @@ def probe_vlm(url: str, model: str | None, key: str = "", *, trial_s: float = TR
             }
         ],
     }
-    status, body = server.ask("POST", "/chat/completions", trial_s, trial)
+    status, body = server.ask("POST", "/chat/completions", TRIAL_S, trial)
     if status != http.client.OK:
         raise UsageError(
             f"--vlm {server}: {name} does not answer about a picture by a JSON schema (answer {status}{_words(body)}); "

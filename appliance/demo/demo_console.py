@@ -39,8 +39,7 @@ class DemoAlert:
 class DashboardClient:
     """Asks the appliance on this machine. No state; never through a proxy."""
 
-    def __init__(self, port: int, host: str = "127.0.0.1") -> None:
-        self._host = host
+    def __init__(self, port: int) -> None:
         self._port = port
 
     def healthy(self) -> bool:
@@ -75,7 +74,7 @@ class DashboardClient:
         return str(verdict.get("reason", ""))
 
     def _get(self, path: str) -> Any:
-        link = http.client.HTTPConnection(self._host, self._port, timeout=TIMEOUT_S)
+        link = http.client.HTTPConnection("127.0.0.1", self._port, timeout=TIMEOUT_S)
         try:
             link.request("GET", path, headers={"Accept": "application/json"})
             answer = link.getresponse()

@@ -181,10 +181,9 @@ class Packetizer:
     the stream changes to.
     """
 
-    def __init__(self, ssrc: int, sequence: int = 0, mtu: int = MTU) -> None:
+    def __init__(self, ssrc: int, sequence: int = 0) -> None:
         self.ssrc = ssrc
         self.sequence = sequence & 0xFFFF
-        self._mtu = mtu
 
     def sound(self, payload: bytes, timestamp: int, payload_type: int) -> bytes:
         """Return the packet of one frame of sound."""
@@ -199,11 +198,11 @@ class Packetizer:
         return [self._packet(payload, timestamp, marker=index == last) for index, payload in enumerate(payloads)]
 
     def _payloads(self, codec: Codec, nal: bytes) -> list[bytes]:
-        if len(nal) <= self._mtu:
+        if len(nal) <= MTU:
             return [nal]
         header = _fu_a_header(nal) if codec == "h264" else _hevc_fu_header(nal)
         body = memoryview(nal)[1 if codec == "h264" else 2 :]
-        return _fragments(header, body, self._mtu)
+        return _fragments(header, body)
 
     def _packet(self, payload: bytes, timestamp: int, *, marker: bool) -> bytes:
         second = PAYLOAD_TYPE | (0x80 if marker else 0)
@@ -222,9 +221,9 @@ def _hevc_fu_header(nal: bytes) -> tuple[bytes, int]:
     return bytes([(nal[0] & 0x81) | (_HEVC_FU << 1), nal[1]]), (nal[0] >> 1) & 0x3F
 
 
-def _fragments(header: tuple[bytes, int], body: memoryview, mtu: int) -> list[bytes]:
+def _fragments(header: tuple[bytes, int], body: memoryview) -> list[bytes]:
     lead, kind = header
-    room = mtu - len(lead) - 1
+    room = MTU - len(lead) - 1
     made: list[bytes] = []
     for at in range(0, len(body), room):
         start = 0x80 if at == 0 else 0

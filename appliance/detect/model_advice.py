@@ -11,6 +11,7 @@ from appliance.config import CameraConfig
 from appliance.detect.model_files import named_model
 
 LOAD_MAX = 0.7  # of one core, with every camera moving at once: above that a costlier network would drop frames
+LOAD_KEEP = 0.9  # what was suggested stays so up to here: a load near the limit does not change the advice each minute
 GAIN_MIN = 1.1  # a network that finds less than a tenth more is not worth a word
 _PERSON, _VEHICLES, _ANIMALS = "person", {"car", "bus", "truck"}, {"cat", "dog"}
 
@@ -45,9 +46,15 @@ def inferences_wanted(cameras: Mapping[str, CameraConfig]) -> float:
 
 
 def better_models(
-    model: str, bundles: Mapping[str, ModelEntry], cameras: Mapping[str, CameraConfig], load: DetectorLoad
+    model: str,
+    bundles: Mapping[str, ModelEntry],
+    cameras: Mapping[str, CameraConfig],
+    load: DetectorLoad,
+    suggested: str = "",
 ) -> list[BetterModel]:
     """Return networks that find more of what the rules ask for and fit on this machine, the best first.
+
+    suggested: the one that was the best before.
 
     They are compared on images that none was tuned to. Empty if the network in use was never measured that way.
     """
@@ -60,7 +67,8 @@ def better_models(
     for name, bundle in bundles.items():
         better = _mean(bundle, kinds)
         share = load.share * bundle.cost / own.cost
-        if bundle.cost and better >= GAIN_MIN * now and better > 0 and share <= LOAD_MAX:
+        room = LOAD_KEEP if name == suggested else LOAD_MAX
+        if bundle.cost and better >= GAIN_MIN * now and better > 0 and share <= room:
             found.append(BetterModel(name, better, now, bundle.cost / own.cost, share))
     return sorted(found, key=lambda each: -each.ap50)
 

@@ -27,6 +27,7 @@ from appliance.base.clock import SystemClock
 from appliance.base.errors import DetectorError, MissingDependency, ModelError, UsageError
 from appliance.base.json_lines import WireError, decode_command, first_problem
 from appliance.base.malloc import hold_little, spare_what_stays
+from appliance.base.shared_methods import share_methods
 from appliance.base.telemetry import configure_logging
 from appliance.base.threads import Service, ServiceGroup
 from appliance.config import DetectorConfig, IngestConfig, RecheckConfig, rule_labels
@@ -67,6 +68,7 @@ def main() -> int:
     av.logging.set_level(None)
     _die_with_parent()
     hold_little()
+    share_methods()
     try:
         site = _read_site()
         hardware = HardwareDecoders(site.decode)

@@ -248,7 +248,7 @@ def lines_of(row: SettledEscalation) -> Iterator[CassetteLine]:
         if verdict is None:
             continue
         arrived_t = row.verdict.applied_t if last else verdict.judged_t
-        total_s = max(0.0, arrived_t - asked.created_t - earlier_s)
+        total_s = max(0.0, arrived_t - asked.times.created_t - earlier_s)
         earlier_s += total_s
         yield _line(row, step, verdict, _as_sent(asked.body, kinds), round(total_s, 3))
 
@@ -257,7 +257,7 @@ def _line(
     row: SettledEscalation, step: StepRow, verdict: wire.Verdict, body: wire.Escalation, total_s: float
 ) -> CassetteLine:
     query, media = query_of(body, t=body.t, utc=True), media_of(body)
-    created_t, sent_t = row.escalation.created_t, row.escalation.sent_t
+    created_t, sent_t = row.escalation.times.created_t, row.escalation.times.sent_t
     waited_s = {} if sent_t is None else {"wait": round(max(0.0, sent_t - created_t), 4)}
     return CassetteLine(
         key=key_of(query, media),

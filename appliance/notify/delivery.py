@@ -207,7 +207,7 @@ class TargetSender:
             if await self._handle(item):
                 return 0.0  # sending took a while: the other alerts may have changed
         now = self._clock.now()
-        return min((item.row.due_t - now for item in items if item.row.due_t > now), default=POLL_S)
+        return min((item.row.window.due_t - now for item in items if item.row.window.due_t > now), default=POLL_S)
 
     async def _handle(self, item: OpenNotice) -> bool:
         """Act on a notice; return True if an attempt to send was made."""
@@ -215,7 +215,7 @@ class TargetSender:
         if row.id in self._unrecorded:
             self._record(row.id, item)
             return False
-        if row.expire_t <= self._clock.now():
+        if row.window.expire_t <= self._clock.now():
             return False  # the notifier gives it up
         decision = decide_notice(self._notice_input(item))
         if decision.kind == "send":
@@ -233,7 +233,7 @@ class TargetSender:
         held_since = self._held_since.setdefault(row.id, self._clock.monotonic())
         return NoticeInput(
             now=now,
-            due_t=row.due_t,
+            due_t=row.window.due_t,
             held_s=self._clock.monotonic() - held_since,
             hold_s=self.target.hold_s,
             standing=item.standing,

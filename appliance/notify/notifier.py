@@ -186,8 +186,8 @@ class Notifier:
         """Give up, visibly, notices that are too old, too many, or of a target that no longer exists."""
         now = self._clock.now()
         for row in self._notices.undeliverable(now, tuple(self._targets)):
-            hours, why = (row.expire_t - row.created_t) / 3600, row.reason or "it could not be sent"
-            is_late = row.expire_t <= now
+            hours, why = (row.window.expire_t - row.created_t) / 3600, row.reason or "it could not be sent"
+            is_late = row.window.expire_t <= now
             gone = "given up: the site file has no such target (any more)"
             self._give_up(row, f"given up after {hours:.3g} h: {why}" if is_late else gone)
         for row in self._notices.overflow():

@@ -112,7 +112,7 @@ class RouterMaintenance:
 
     def _release_or_expire(self, row: EscalationRow, write: Write) -> None:
         now, settings = self._clock.now(), self._context.settings
-        old = now - row.created_t > settings.expire_hours * 3600
+        old = now - row.times.created_t > settings.expire_hours * 3600
         if old and self._clock.monotonic() >= self._trusted_at:
             why = f"given up after {settings.expire_hours:g} h: it waited for {_WAITED[row.wait]}"
             write(lambda: self._escalations.expire_postponed(row, why))

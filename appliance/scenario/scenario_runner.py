@@ -17,7 +17,6 @@ from appliance.detect.runtime_choice import as_at_run_time, way_text
 from appliance.replay.replay_plan import (
     ReplayOptions,
     ReplayPlan,
-    ReplayProgress,
     clip_input,
     with_conditions,
     with_stood_before,
@@ -105,7 +104,6 @@ class _CameraReplay:
 def run_scenario(
     plan: ScenarioPlan,
     models: DetectorCache,
-    progress: ReplayProgress | None = None,
     clock: Clock | None = None,
     override: DecisionConfig | None = None,
 ) -> ScenarioResult:
@@ -139,7 +137,7 @@ def run_scenario(
                     with_conditions(ReplayPlan(inputs, config, detector, verdict_source=answers), plan.conditions),
                     _stood_before(plan, part.camera),
                 )
-                options = ReplayOptions(clock, progress=progress, workers=models.detector_threads(config))
+                options = ReplayOptions(clock, workers=models.detector_threads(config))
                 (result,) = play(replayed, spool, options)
                 replays.append(
                     _CameraReplay(result, spool, NetworkTraits(detector.labels, detectors.calibration_of(detector)))

@@ -64,19 +64,17 @@ class ClearMotFigures:
     tracks: int
 
 
-def clear_mot(
-    found: Sequence[LabelledBoxes], truth: Sequence[LabelledBoxes], iou_min: float = IOU_MIN
-) -> ClearMotFigures:
+def clear_mot(found: Sequence[LabelledBoxes], truth: Sequence[LabelledBoxes]) -> ClearMotFigures:
     """CLEAR MOT (Bernardin & Stiefelhagen 2008) and IDF1 (Ristani 2016); `values` are identities."""
     missed = false = switches = 0
     last_track: dict[float, float] = {}
     joint_frames: dict[tuple[float, float], int] = {}
     for detected, true in zip(found, truth, strict=True):
         iou = iou_matrix(true.boxes, detected.boxes)
-        for row, column in zip(*np.nonzero(iou >= iou_min), strict=True):
+        for row, column in zip(*np.nonzero(iou >= IOU_MIN), strict=True):
             key = (true.values[row], detected.values[column])
             joint_frames[key] = joint_frames.get(key, 0) + 1
-        pairs = _clear_mot_pairs(iou, true.values, detected.values, last_track, iou_min)
+        pairs = _clear_mot_pairs(iou, true.values, detected.values, last_track)
         for row, column in pairs.items():
             identity, track = true.values[row], detected.values[column]
             switches += int(identity in last_track and last_track[identity] != track)
@@ -102,18 +100,17 @@ def _clear_mot_pairs(
     identities: NDArray[np.float64],
     tracks: NDArray[np.float64],
     last_track: Mapping[float, float],
-    iou_min: float,
 ) -> dict[int, int]:
     """Row of the truth to column of the detections: earlier pairs are kept while they can, the rest at least cost."""
     pairs: dict[int, int] = {}
     for row, identity in enumerate(identities):
         for column in np.flatnonzero(tracks == last_track.get(identity, -1.0)):
-            if iou[row, column] >= iou_min:
+            if iou[row, column] >= IOU_MIN:
                 pairs[row] = int(column)
     rows = [row for row in range(len(identities)) if row not in pairs]
     columns = [column for column in range(len(tracks)) if column not in pairs.values()]
     if rows and columns:
-        costs = np.where(iou >= iou_min, 1 - iou, 10.0)[np.ix_(rows, columns)]
+        costs = np.where(iou >= IOU_MIN, 1 - iou, 10.0)[np.ix_(rows, columns)]
         chosen = hungarian(np.concatenate([costs, np.full((len(rows), len(rows)), 5.0)], axis=1))
         pairs |= {rows[row]: columns[column] for row, column in enumerate(chosen) if column < len(columns)}
     return pairs

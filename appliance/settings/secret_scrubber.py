@@ -58,22 +58,20 @@ class SecretScrubber:
         site_file: Path,
         texts: Iterable[str],
         config: SiteConfig | None,
-        environment: Mapping[str, str] | None = None,
     ) -> SecretScrubber:
         """Return a scrubber that knows the secrets of a site.
 
         They are those of the site file, of these texts of it (older versions), of its secrets file, of the settings in
         force and of the environment.
         """
-        variables = dict(os.environ if environment is None else environment)
-        secrets = {value for name, value in variables.items() if _SECRET_NAME.search(name)}
+        secrets = {value for name, value in os.environ.items() if _SECRET_NAME.search(name)}
         try:
             secrets |= set(read_secrets(site_file).values())
         except ConfigError:
             secrets |= set(_raw_values(site_file))
         for text in texts:
             for name, default in _VARIABLE.findall(text):
-                secrets |= {variables.get(name, ""), default}
+                secrets |= {os.environ.get(name, ""), default}
             secrets |= set(secrets_of_text(text))
             secrets |= {value.strip(" \"'") for _, value in _SECRET_LINE.findall(text)}  # what was commented out, too
         if config is not None:

@@ -66,7 +66,7 @@ def settled_escalations(root: Path, t0: float, t1: float) -> Iterator[SettledEsc
         yield from page
         if len(page) < _PAGE:
             return
-        after = (page[-1].escalation.created_t, page[-1].escalation.id)
+        after = (page[-1].escalation.times.created_t, page[-1].escalation.id)
 
 
 def _settled_escalation(connection: sqlite3.Connection, row: sqlite3.Row) -> SettledEscalation:

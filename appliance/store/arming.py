@@ -65,11 +65,11 @@ class ArmingStore:
         with self._lock:
             self._write([*(each for each in self._rows if each.key != row.key), row])
 
-    def remove(self, camera: str = "", rule: str = "", target: str = "") -> bool:
-        """Remove a row; return False if no such row is in force. Raise StoreError."""
+    def remove(self, camera: str = "", rule: str = "") -> bool:
+        """Remove a row of all targets; return False if no such row is in force. Raise StoreError."""
         with self._lock:
-            kept = [each for each in self._rows if each.key != (camera, rule, target)]
-            gone = [each for each in self._rows if each.key == (camera, rule, target)]
+            kept = [each for each in self._rows if each.key != (camera, rule, "")]
+            gone = [each for each in self._rows if each.key == (camera, rule, "")]
             if gone:
                 self._write(kept)
             return any(each.lasts(self._db.clock.now()) for each in gone)

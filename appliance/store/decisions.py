@@ -20,6 +20,7 @@ DECIDED_MAX = 2000  # likewise, of decisions as they come
 RECHECKED_WITHIN_S = 3600.0  # what was said before the last hour was taken into account, or came to nothing
 ROWS_MAX = 50_000  # 200 bytes each: 10 MB
 ESCALATED_MAX = 256  # rows of one reading: beyond it the budget is spent anyway
+MEAN_OF_VERDICTS = 200  # the newest: how long the judge takes follows its load and model
 _ROUTE_COLUMNS = (
     "alert", "event", "camera", "t", "evidence", "priority", "reason", "wait", "until_t", "value", "bytes", "gpu_s",
     "money", "tier", "edge", "certainty", "flagged",
@@ -236,12 +237,12 @@ class DecisionStore:
             gpu_s_month=judged["month"] + due["gpu_s"],
         )
 
-    def gpu_s_mean(self, last: int = 200) -> float | None:
-        """Seconds that the judge took for one of the `last` verdicts; None: there is none. Raises StoreError."""
+    def gpu_s_mean(self) -> float | None:
+        """Return the mean seconds of the judge for a verdict, of the newest; None: there is none. Raise StoreError."""
         mean: float | None = self._db.row(
             f"""SELECT avg(seconds) AS mean FROM (SELECT json_extract(body, '$.seconds') AS seconds FROM verdict
                 WHERE {PAID.format("body")} ORDER BY rowid DESC LIMIT ?)""",
-            (last,),
+            (MEAN_OF_VERDICTS,),
         )["mean"]
         return mean
 

@@ -37,6 +37,14 @@ class NewNotice:
     forbidden: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class SendWindow:
+    """When a message may be sent, UTC seconds: not before `due_t`, and no longer after `expire_t`."""
+
+    due_t: float
+    expire_t: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoticeRow:
     """A row of the table; `standing`, `severity` and `rules` are those of the last message that arrived."""
@@ -47,8 +55,7 @@ class NoticeRow:
     camera: str
     state: NoticeState
     created_t: float
-    due_t: float
-    expire_t: float
+    window: SendWindow
     attempts: int
     doubtful: bool
     messages: int
@@ -294,6 +301,6 @@ def _open_notice(row: sqlite3.Row) -> OpenNotice:
 
 
 def _read(row: sqlite3.Row) -> NoticeRow:
-    fields = {name: row[name] for name in NoticeRow.__slots__}
+    fields = {name: row[name] for name in NoticeRow.__slots__ if name != "window"}
     fields |= {"doubtful": bool(row["doubtful"]), "rules": tuple(cast(list[str], json.loads(row["rules"])))}
-    return NoticeRow(**fields)
+    return NoticeRow(window=SendWindow(row["due_t"], row["expire_t"]), **fields)

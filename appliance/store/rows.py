@@ -208,6 +208,15 @@ class EvidenceRow:
     reason: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class EscalationTimes:
+    """When an escalation was written, stored by the broker and settled, UTC seconds; None: not yet."""
+
+    created_t: float
+    sent_t: float | None
+    settled_t: float | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EscalationRow:
     """One escalation and how far it got. `body.media` is empty until the state is ready.
@@ -228,9 +237,7 @@ class EscalationRow:
     priority: str
     state: Delivery
     body: wire.Escalation
-    created_t: float
-    sent_t: float | None
-    settled_t: float | None
+    times: EscalationTimes
     attempts: int
     bytes_sent: int
     error: str
@@ -411,7 +418,9 @@ def read_evidence(row: sqlite3.Row) -> EvidenceRow:
 
 
 def read_escalation(row: sqlite3.Row | Mapping[str, Any]) -> EscalationRow:
-    return EscalationRow(**{**dict(row), "body": wire.Escalation.from_stored(row["body"].encode())})
+    fields = dict(row)
+    times = EscalationTimes(*(fields.pop(each) for each in EscalationTimes.__slots__))
+    return EscalationRow(**{**fields, "times": times, "body": wire.Escalation.from_stored(row["body"].encode())})
 
 
 def read_verdict(row: sqlite3.Row) -> VerdictRow:

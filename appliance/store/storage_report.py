@@ -128,10 +128,10 @@ class StorageReportCache:
         return found
 
 
-def read_storage_offline(root: Path, limits: StorageLimits, now: float, *, disk: DiskProbe = disk_space) -> SiteStorage:
+def read_storage_offline(root: Path, limits: StorageLimits, now: float) -> SiteStorage:
     """Return the report beside a running appliance, or without one. Raise StoreError, also for an older database."""
     with open_read_only(root / DATABASE) as connection:
-        return _report(connection, root, limits, now, disk)
+        return _report(connection, root, limits, now, disk_space)
 
 
 def _report(

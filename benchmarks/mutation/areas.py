@@ -67,7 +67,7 @@ AREAS = (
         (
             "appliance/savings/bytes_saved.py", "appliance/savings/costs.py", "appliance/store/meter.py",
             "appliance/dashboard/savings_api.py",
-            "appliance/dashboard/savings_history_api.py",
+            "appliance/dashboard/savings_history_api.py", "appliance/dashboard/savings_page.py",
         ),
         (
             "unit/test_savings.py", "unit/test_meter.py", "unit/test_costs.py", "unit/test_savings_history.py",

@@ -1,7 +1,8 @@
 """False persons where nobody is: python -m models.evaluation.empty --log FILE --clones DIR NETWORK ...
 
 Rendered: every scene of `fixtures.render.family` without its people; cars with headlights, dogs, rain, wet ground,
-leaves and changing light stay. Real: sequences of fixed cameras on which eyes saw nobody (`REAL`). Both are sampled as
+leaves and changing light stay. A place is drawn anew for every PLACE_ROUNDS rounds; grain, rain and the moments looked
+at differ in each. Real: sequences of fixed cameras on which eyes saw nobody (`REAL`). Both are sampled as
 the appliance looks, 5 times a second, or by --looks as often as it looks at a quiet scene. Each pass, a scene under one
 seed or a real sequence, is a line of the log; what is in it for the same network and as many looks is not done again,
 so that the command goes on after a stop. A false person is an answer from 0.5 on; one that stays in its place for three
@@ -14,8 +15,9 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path
 
 import cv2
@@ -29,6 +31,7 @@ from appliance.detect.detector import ObjectDetector
 from fixtures.render.family.held_back import HELD_BACK
 from fixtures.render.family.make import film
 from fixtures.render.family.scenes import SCENES
+from fixtures.render.family.studio import Studio
 from fixtures.render.family.take import Take
 from fixtures.render.noise import Noise
 from fixtures.render.scene import PERSON
@@ -40,6 +43,7 @@ LOOKS_A_SECOND = 5.0  # the appliance's detector.fps
 STAYS_LOOKS = 3  # a track is confirmed after as many
 STAYS_IOU = 0.5
 SEED_STEP = 1000  # between the seeds of two rounds
+PLACE_ROUNDS = 36  # a place takes 10 s of CPU time to draw, a picture of it .3 s: two places a scene in six hours
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,23 +102,31 @@ def sources(
     rate = "" if looks == LOOKS_A_SECOND else f"@{looks:g}"
     for name, seconds, pictures in real(clones, looks) if clones else ():
         yield "real", name + rate, seconds, pictures
-    for seed in range(rounds):
+    for first in range(0, rounds, PLACE_ROUNDS):
         for name, make in (SCENES | HELD_BACK).items():
             if not scenes or name in scenes:
-                known, seconds, pictures = rendered(name, make(), seed, looks)
-                yield "rendered", known + rate, seconds, pictures
+                for known, seconds, pictures in rendered(
+                    name, make(), range(first, min(first + PLACE_ROUNDS, rounds)), looks
+                ):
+                    yield "rendered", known + rate, seconds, pictures
 
 
-def rendered(name: str, take: Take, seed: int, looks: float = LOOKS_A_SECOND) -> tuple[str, float, Iterator[Pixels]]:
-    """Return (name, seconds, BGR pictures) of a scene without people, with the grain, leaves and rain of that round."""
-    own = take.seed + seed * SEED_STEP
+def rendered(
+    name: str, take: Take, rounds: Sequence[int], looks: float = LOOKS_A_SECOND
+) -> Iterator[tuple[str, float, Iterator[Pixels]]]:
+    """Yield (name, seconds, BGR pictures) of each round of a scene without people, all in the first one's place."""
     actors = tuple(actor for actor in take.actors if actor.mover.kind != PERSON)
-    seeded = replace(take, actors=actors, seed=own, noise=Noise(own))
+    empty = replace(take, actors=actors, noise=Noise(take.seed + rounds[0] * SEED_STEP))
+    studio = cache(lambda: Studio(empty))  # drawn when a picture is asked for
     step = max(1, round(take.fps / looks))
-    pictures = (
-        np.asarray(picture[:, :, ::-1], np.uint8) for _, picture, _ in film(seeded, range(0, take.frames, step))
-    )
-    return f"{name}-{seed}", take.seconds, pictures
+    for seed in rounds:
+        seeded = replace(empty, seed=take.seed + seed * SEED_STEP)
+        yield f"{name}-{seed}", take.seconds, _filmed(seeded, range(seed * 7 % step, take.frames, step), studio)
+
+
+def _filmed(take: Take, frames: Sequence[int], studio: Callable[[], Studio]) -> Iterator[Pixels]:
+    for _, picture, _ in film(take, frames, studio()):
+        yield np.asarray(picture[:, :, ::-1], np.uint8)
 
 
 def real(clones: Path, looks: float = LOOKS_A_SECOND) -> Iterator[tuple[str, float, Iterator[Pixels]]]:

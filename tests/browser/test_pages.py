@@ -15,6 +15,7 @@ from appliance.broker.nats_connection import LinkState
 from appliance.types import CameraState
 from tests.browser.conftest import House
 from tests.support.dashboard_site import Site, config_of, running
+from tests.support.waiting import tasks_a_core
 
 pytest.importorskip("playwright.sync_api", reason="the browser tests need the playwright package (dev extra)")
 from playwright.sync_api import Browser, Page, Route, expect
@@ -82,7 +83,7 @@ def test_a_new_alert_slides_in_within_half_a_second(visit: Visit, house: House, 
         house.site.raise_alert(f"new{n}", house.t0 + 10 + n, seconds=None)
         page.wait_for_selector(f"#a-new{n}")
         took.append(time.monotonic() - began)
-    assert statistics.median(took) < median_s, took
+    assert statistics.median(took) < max(median_s, 0.5 * tasks_a_core()), took
     assert page.locator(".card").first.get_attribute("data-id") == "new4"
     assert "New alert" in page.inner_text("#notice")
 

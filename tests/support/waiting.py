@@ -30,8 +30,7 @@ def until(
     Beside other work, which the load average tells, FAIL_S grows with it. what: was to happen, or finds out what is so
     instead. every_s: the pause between two looks, at least; see PAUSES.
     """
-    crowd = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1) / RUN_LOAD)
-    given_s = min(seconds * PATIENCE, max(seconds, FAIL_S * crowd))
+    given_s = min(seconds * PATIENCE, max(seconds, FAIL_S * max(1.0, tasks_a_core() / RUN_LOAD)))
     deadline = time.monotonic() + given_s
     while True:
         began = time.monotonic()
@@ -42,6 +41,14 @@ def until(
             reported = what() if callable(what) else what
             raise AssertionError(f"it did not happen within {given_s:.0f} s: {reported or condition}")
         threading.Event().wait(max(every_s, min(PAUSES * (looked - began), PAUSE_S_MAX)))
+
+
+def tasks_a_core() -> float:
+    """Return how many tasks share a core, by the load average of the last minute; 1 at least.
+
+    What takes a second alone takes about so many beside them: a bound on a wall time is multiplied by it.
+    """
+    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
 class Gate:

@@ -46,7 +46,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     ),
     "itsdangerous": ("appliance.web.auth",),
     "jinja2": ("appliance.web.templating", "appliance.lab"),
-    "markupsafe": ("appliance.dashboard.savings_history_api", "appliance.web"),
+    "markupsafe": ("appliance.dashboard.savings_page", "appliance.web"),
     "nats": ("appliance.broker", "appliance.uplink", "cloud_worker"),
     "numpy": ("appliance.base.box_arrays", "appliance.cli", "appliance.replay", "appliance.scenario",
         "appliance.analysis", "appliance.canary.frame_survey", "appliance.canary.light",
@@ -104,9 +104,9 @@ FIELDS_MAX = 16
 # The JSON of these is a contract (a line of the replay log, `vedette replay --json`, a message of the ingest channel),
 # or they are rows of the database, and so their fields stay flat.
 FLAT_BY_CONTRACT = {
-    "appliance.replay.replay_result:ReplayResult", "appliance.store.notices:NoticeRow",
-    "appliance.store.rows:AlertRow", "appliance.store.rows:EscalationRow", "appliance.types.events:Route",
-    "appliance.types.events:RouteInputs", "appliance.types.ingest_messages:CameraMeter",
+    "appliance.replay.replay_result:ReplayResult", "appliance.store.rows:AlertRow",
+    "appliance.types.events:Route", "appliance.types.events:RouteInputs",
+    "appliance.types.ingest_messages:CameraMeter",
 }  # fmt: skip
 MANY_FIELDS: set[str] = set()
 

@@ -20,7 +20,7 @@ from cloud_worker.config import OpenAiEngine
 from cloud_worker.engines.openai_vlm import OpenAiVlm
 from cloud_worker.engines.vlm_answer import Completion, read_answer
 from cloud_worker.judge import Judge, JudgeCase, Opinion
-from cloud_worker.prompt import SYSTEM, AnswerOrder
+from cloud_worker.prompt import AnswerOrder, system_text
 
 
 def request_of(name: str) -> bytes:
@@ -43,7 +43,7 @@ def request_of(name: str) -> bytes:
 
 def test_the_workers_own_request_is_read_as_text_images_and_facts() -> None:
     request = read(request_of("crops"))
-    assert request.parts[0] == text_ids(SYSTEM)
+    assert request.parts[0] == text_ids(system_text())
     assert [isinstance(part, bytes) for part in request.parts] == [False, False, True, True, False]
     assert request.pictures == 2
 

@@ -29,7 +29,6 @@ from tests.servers.nats import find_nats_servers
 ROOT = Path(__file__).parents[2]
 DOCKER, COMPOSE = ROOT / "deploy" / "docker", ROOT / "deploy" / "compose"
 FILES = sorted(DOCKER.glob("*.Dockerfile"))
-APPLIANCES = [path for path in FILES if path.stem != "worker"]
 BOXES = {"appliance": "cpu", "intel": "cpu", "nvidia": "nvidia", "jetson": "jetson", "pi": "pi"}
 
 # Devices that detection, decoding and sensors open; the HEVC decoder of a Pi has other numbers on each system.

@@ -83,11 +83,13 @@ def test_the_command_goes_on_where_it_was_stopped(
 
 def test_a_rendered_scene_has_no_people_and_its_cars_and_weather_stay() -> None:
     take = SCENES["vehicles"]()
-    name, seconds, frames = empty.rendered("vehicles", take, 1)
-    assert (name, seconds) == ("vehicles-1", take.seconds)
-    first = next(frames)
-    assert first.shape == (take.camera.height, take.camera.width, 3)
-    assert first.std() > 10
+    firsts = []
+    for name, seconds, frames in empty.rendered("vehicles", take, (1, 2)):
+        assert (name, seconds) == (f"vehicles-{len(firsts) + 1}", take.seconds)
+        firsts.append(next(frames).astype(float))
+    assert firsts[0].shape == (take.camera.height, take.camera.width, 3)
+    assert firsts[0].std() > 10
+    assert 0.5 < np.abs(firsts[0] - firsts[1]).mean() < 10, "the same place under another grain"
 
 
 def test_a_scene_that_is_none_is_named() -> None:
@@ -97,7 +99,8 @@ def test_a_scene_that_is_none_is_named() -> None:
 
 def test_fewer_looks_a_second_are_fewer_pictures_and_another_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     blank = np.zeros((4, 4, 3), np.uint8)
-    monkeypatch.setattr(empty, "film", lambda take, numbers: ((number, blank, ()) for number in numbers))
+    monkeypatch.setattr(empty, "Studio", lambda _take: None)
+    monkeypatch.setattr(empty, "film", lambda take, numbers, _studio: ((number, blank, ()) for number in numbers))
     often, seldom = (next(empty.sources(None, 1, ["vehicles"], looks)) for looks in (empty.LOOKS_A_SECOND, 1.0))
     assert (often[1], seldom[1], often[2]) == ("vehicles-0", "vehicles-0@1", seldom[2])
     shown = [len(list(pictures)) for *_, pictures in (often, seldom)]

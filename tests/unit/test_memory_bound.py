@@ -22,7 +22,7 @@ ONLY_WHERE_ASKED = {
 }  # fmt: skip
 NEVER = {
     # Pixels are decoded, redacted and encoded in the media sandbox.
-    "appliance.core.app": {"av", "cv2", "numpy", "pydantic.v1.main"},
+    "appliance.core.app": {"appliance.mqtt.publisher", "av", "cv2", "numpy", "pydantic.v1.main"},
     # It is handed its settings by the core, and speaks to nobody else.
     "appliance.ingest.__main__": {
         "appliance.config.notify_targets", "appliance.config.site_file", "appliance.wire", "argparse", "asyncio",
@@ -38,6 +38,25 @@ def test_core_and_ingest_load_what_they_need_and_no_more(module: str) -> None:
     loaded = set(json.loads(done.stdout))
     assert sorted(loaded & (NEVER[module] | ONLY_WHERE_ASKED)) == []
     assert len(loaded) <= MODULES_MAX[module]
+
+
+@pytest.mark.parametrize(("module", "methods_min"), [("appliance.core.app", 2000), ("appliance.ingest.__main__", 750)])
+def test_dataclasses_share_the_methods_that_are_rarely_called(module: str, methods_min: int) -> None:
+    """Of about ten Python objects each: 23,900 in the core and 9,800 in ingest."""
+    code = f"""
+import gc, sys, {module}
+from appliance.base.shared_methods import share_methods
+gc.collect()
+before = sys.getallocatedblocks()
+count = share_methods()
+gc.collect()
+print(count, before - sys.getallocatedblocks(), share_methods())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    methods, objects, again = map(int, done.stdout.split())
+    assert methods >= methods_min
+    assert objects > 8 * methods
+    assert again == 0
 
 
 def test_the_models_of_the_api_get_their_validators_with_the_first_request() -> None:

@@ -12,7 +12,7 @@ from appliance.base.errors import DetectorError
 from appliance.bundle.manifest import ModelEntry
 from appliance.cli.detector_check import measure_load
 from appliance.config import CameraConfig
-from appliance.detect.model_advice import LOAD_MAX, DetectorLoad, better_models
+from appliance.detect.model_advice import LOAD_KEEP, LOAD_MAX, DetectorLoad, better_models
 from appliance.detect.model_files import model_bundles
 from appliance.types import Detections
 
@@ -39,8 +39,8 @@ BUNDLES = {
 }
 
 
-def names(load: float, *labels: str) -> list[str]:
-    found = better_models("auto", BUNDLES, {"gate": camera(*labels)}, DetectorLoad(load / 5, 5))
+def names(load: float, *labels: str, suggested: str = "") -> list[str]:
+    found = better_models("auto", BUNDLES, {"gate": camera(*labels)}, DetectorLoad(load / 5, 5), suggested)
     return [each.name for each in found]
 
 
@@ -48,6 +48,13 @@ def test_the_best_that_fits_on_the_machine_comes_first() -> None:
     assert names(0.1, "person") == ["large", "middle"]
     assert names(LOAD_MAX / 3, "person") == ["middle"]
     assert names(LOAD_MAX / 1.5, "person") == []
+
+
+def test_a_load_near_the_limit_does_not_change_what_was_suggested() -> None:
+    assert names(LOAD_MAX / 3.9, "person", suggested="large") == ["large", "middle"]
+    assert names(LOAD_MAX / 3.9, "person", suggested="middle") == ["middle"]
+    assert names(LOAD_KEEP / 3.9, "person", suggested="large") == ["middle"]
+    assert names(LOAD_MAX / 4.1, "person", suggested="middle") == ["large", "middle"]
 
 
 def test_what_the_rules_want_decides() -> None:

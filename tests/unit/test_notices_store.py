@@ -33,7 +33,7 @@ def test_the_core_writes_whom_to_notify_with_the_alert_and_its_escalation(tmp_pa
     alert = box.walk()
     (item,) = NoticeStore(box.db).open("phone")
     assert (item.row.alert, item.row.state, item.standing, item.delivery) == (alert, "waiting", "unverified", "waiting")
-    assert item.row.due_t - item.row.created_t == 20
+    assert item.row.window.due_t - item.row.created_t == 20
     box.judge(alert, "rejected")
     assert NoticeStore(box.db).open("phone")[0].standing == "doubted", "it does not say how sure it is"
     box.db.close()

@@ -98,7 +98,7 @@ def test_a_step_of_the_clock_that_cannot_be_recorded_now_is_not_forgotten(tmp_pa
         until(lambda: here.notices.refused > before)
         here.notices.full = False
         here.pass_time(11.0)
-        until(lambda: here.notice().state != "waiting" or here.notice().expire_t > here.clock.now())
+        until(lambda: here.notice().state != "waiting" or here.notice().window.expire_t > here.clock.now())
         assert here.notice().state == "waiting", here.notice().reason
 
 

@@ -179,7 +179,7 @@ def test_sent_is_sent_once_and_shown(harness: OutboxHarness) -> None:
     before = harness.db.rev()
     harness.outbox.sent(harness.row("a"), harness.clock.now(), 900)
     row = harness.row("a")
-    assert (row.state, row.sent_t, row.attempts, row.bytes_sent) == ("sent", harness.clock.now(), 1, 900)
+    assert (row.state, row.times.sent_t, row.attempts, row.bytes_sent) == ("sent", harness.clock.now(), 1, 900)
     assert harness.db.rev() > before, "a dashboard that asks for changes sees it"
     assert harness.order() == []
     assert harness.audit() == [("facts", len(row.body.to_json()), f"rule intruder: {row.body.question}")]
@@ -301,8 +301,8 @@ def test_an_escalation_is_no_older_for_a_clock_that_was_set(harness: OutboxHarne
     harness.ask("after")
     harness.outbox.clock_stepped(100 * HOUR_S)
     assert harness.outbox.expire(harness.clock.now()) == 0
-    assert harness.row("before").created_t == harness.clock.now() - HOUR_S
-    assert harness.row("after").created_t == harness.clock.now()
+    assert harness.row("before").times.created_t == harness.clock.now() - HOUR_S
+    assert harness.row("after").times.created_t == harness.clock.now()
     harness.clock.advance(71.5 * HOUR_S)
     assert harness.outbox.expire(harness.clock.now()) == 1
     assert (harness.row("before").state, harness.row("after").state) == ("expired", "ready")
@@ -323,7 +323,7 @@ def test_what_was_asked_after_the_clock_was_set_back_is_not_moved_with_it(harnes
     harness.ask("after")
     harness.clock.advance(5)
     harness.outbox.clock_stepped(-HOUR_S)
-    assert harness.row("before").created_t == harness.row("after").created_t == harness.clock.now() - 5
+    assert harness.row("before").times.created_t == harness.row("after").times.created_t == harness.clock.now() - 5
 
 
 def test_what_was_asked_while_the_clock_was_wrong_for_a_moment_is_not_given_up(harness: OutboxHarness) -> None:
@@ -411,8 +411,8 @@ def test_48_hours_without_a_link_fit_in_the_room_there_is(harness: OutboxHarness
     assert {row.priority for row in lost} <= {"low", "normal"}, "nothing grave while there is anything less so"
     assert lost[0].error.startswith("given up: the outbox is over 0.25 MB (uplink.outbox_mb_max)")
     assert not (harness.folder / f"{lost[0].alert}-0.jpg").exists(), "its pictures make the room"
-    kept = [row.created_t for row in harness.next_ready(200) if row.priority == "normal"]
-    gone = [row.created_t for row in lost if row.priority == "normal"]
+    kept = [row.times.created_t for row in harness.next_ready(200) if row.priority == "normal"]
+    gone = [row.times.created_t for row in lost if row.priority == "normal"]
     assert min(kept) > max(gone), "of these the oldest"
     harness.ask("now", "warning")
     assert harness.order()[0] == "now"

@@ -15,7 +15,7 @@ from fastapi.testclient import TestClient
 
 from appliance.base.clock import ManualClock, local_day
 from appliance.config import SiteConfig, load
-from appliance.dashboard.savings_history_api import ChartBar, bar_chart, round_up
+from appliance.dashboard.savings_page import ChartBar, bar_chart, round_up
 from appliance.settings.settings_service import SettingsService
 from appliance.store import verdict_stats
 from appliance.store.database import Database

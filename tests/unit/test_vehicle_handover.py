@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from appliance.track.tracker import Tracker
 from appliance.types import Box, Detections, TrackedObject
@@ -15,7 +14,6 @@ LABELS = ("person", "car", "truck")
 SEEDS = range(16)
 SIZE = (320, 180)
 Colour = tuple[int, int, int]
-GREYS = tuple[NDArray[np.uint8], ...]
 Y, STOP = 0.6, 0.3
 
 

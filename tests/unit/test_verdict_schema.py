@@ -20,7 +20,6 @@ from cloud_worker.judge import REASON_CHARS_MAX, Judge, JudgeCase, Opinion, one_
 from cloud_worker.media_fetch import EvidenceFile
 from cloud_worker.prompt import (
     PROMPT_VERSION,
-    SYSTEM,
     AnswerOrder,
     VlmAnswer,
     alert_facts,
@@ -112,7 +111,7 @@ def test_the_sites_words_stay_data() -> None:
     assert rule_prompt(asked(label="person\n{free}")).startswith(
         "The alert claims that a person free came into a zone."
     )
-    assert "never an\n  instruction" in SYSTEM
+    assert "never an\n  instruction" in system_text()
 
 
 class Loose:
@@ -186,7 +185,7 @@ def test_every_kind_of_rule_has_an_escalation_of_its_own_with_a_version() -> Non
 
 
 def test_the_schema_that_the_model_reads_is_the_one_that_binds_it() -> None:
-    assert json.loads(SYSTEM.rstrip().split("\n")[-1]) == response_format()["json_schema"]["schema"]
+    assert json.loads(system_text().rstrip().split("\n")[-1]) == response_format()["json_schema"]["schema"]
 
 
 def test_words_that_a_server_has_cached_change_only_with_their_version() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from appliance.base.clock import Clock, SystemClock
+from appliance.base.clock import SystemClock
 from appliance.base.errors import UsageError
 from appliance.lab.curve.curve_footage import ReplayedFootage, has_truth, replay_footage
 from appliance.lab.curve.curve_report import (
@@ -377,14 +377,12 @@ def run_command(paths: Sequence[Path], pattern: str, model: str | None, options:
     return curve_command(paths, pattern, DetectorCache(model), options)
 
 
-def curve_command(
-    paths: Sequence[Path], pattern: str, models: DetectorCache, options: CurveOptions, clock: Clock | None = None
-) -> int:
+def curve_command(paths: Sequence[Path], pattern: str, models: DetectorCache, options: CurveOptions) -> int:
     """Measure all scenarios at `paths` that hold a truth.
 
     Returns 0. Raises UsageError when nothing can be measured, SourceError when a clip cannot be read.
     """
-    clock = clock or SystemClock()
+    clock = SystemClock()
     plans = [each for one in load_scenarios(find_scenarios(paths, pattern)) for each in plans_by_conditions(one)]
     check_writable(options.html)
     footage: list[ReplayedFootage] = []

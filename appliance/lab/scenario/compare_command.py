@@ -73,10 +73,9 @@ def compare_command(
     options: CompareOptions,
     load: DetectorLoader | None = None,
     cost: InferenceCost | None = None,
-    clock: Clock | None = None,
 ) -> int:
     """Return 0 when the variant is recommended, else 1. Raises UsageError, SourceError and ModelError."""
-    clock = clock or SystemClock()
+    clock = SystemClock()
     plans = [each for each in load_scenarios(scenario_loader.find_scenarios(paths, pattern)) if not each.absent]
     if not plans:
         raise UsageError("the footage of none of these scenarios is there")

@@ -130,14 +130,13 @@ def scenario_command(
     pattern: str,
     models: DetectorCache,
     reports: ReportTargets,
-    clock: Clock | None = None,
     condition_sets: Sequence[ConditionSet] = (),
 ) -> int:
     """Run every scenario at `paths`. Returns 0 when none failed, else 1. Raises UsageError before anything is run.
 
     condition_sets: run each under these instead of its own.
     """
-    clock = clock or SystemClock()
+    clock = SystemClock()
     plans = [
         each
         for one in load_scenarios(scenario_loader.find_scenarios(paths, pattern))

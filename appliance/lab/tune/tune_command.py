@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import TypeAdapter
 from rich.markup import escape
 
-from appliance.base.clock import Clock, SystemClock
+from appliance.base.clock import SystemClock
 from appliance.base.console import COUNTED, CommandProgress
 from appliance.base.errors import UsageError
 from appliance.lab.scenario.plot_page import (
@@ -243,10 +243,9 @@ def tune_command(
     pattern: str,
     options: TuneOptions,
     detectors: MemoizedDetectors | None = None,
-    clock: Clock | None = None,
 ) -> int:
     """Return 0 when a point reaches the aim, else 1. Raises UsageError before anything is run; SourceError."""
-    clock = clock or SystemClock()
+    clock = SystemClock()
     sweeps, aim = [read_sweep(text) for text in options.sweeps], read_aim(options.aim)
     settings = sweep_grid(sweeps)
     plans = load_scenarios(find_scenarios(paths, pattern))
