@@ -15,7 +15,7 @@ from appliance.base.errors import StoreUnavailable
 from appliance.core.core_settings import CameraContext, CoreSettings, CoreStores
 from appliance.core.site_faults import LastingFaults
 from appliance.router.escalation_planner import ApiEscalation, RequestAnswer
-from appliance.store.meter import Meter, Metric, MetricName
+from appliance.store.meter import DecodeStatus, Meter, Metric, MetricName
 from appliance.store.rows import alert_of
 from appliance.store.write_backlog import WriteBacklog
 from appliance.types import (
@@ -242,26 +242,34 @@ class Core:
 
 
 def _meter(meter: Meter, message: CameraMeter) -> None:
-    frames = message.frames
     counted = {
         Metric(MetricName.CAMERA_BYTES, "" if message.exact else "estimated"): message.received,
         Metric(MetricName.DETECT_BYTES): message.detect_received,
         Metric(MetricName.PACKETS): message.packets,
-        Metric(MetricName.DECODED): frames.decoded,
-        Metric(MetricName.SKIPPED): frames.skipped,
-        Metric(MetricName.EXAMINED): frames.examined,
-        Metric(MetricName.UNEXAMINED): frames.unexamined,
+        Metric(MetricName.DECODED): message.decoded,
+        Metric(MetricName.SKIPPED): message.skipped,
+        Metric(MetricName.EXAMINED): message.examined,
+        Metric(MetricName.UNEXAMINED): message.unexamined,
         Metric(MetricName.RECONNECTS): message.reconnects,
         Metric(MetricName.UNRECORDED): message.unrecorded,
-        Metric(MetricName.RETRIED): frames.retried,
-        Metric(MetricName.DECODER_FAILED): frames.decoder_failures,
+        Metric(MetricName.RETRIED): message.retried,
+        Metric(MetricName.DECODER_FAILED): message.decoder_failures,
     }
-    counted |= {Metric(MetricName.UNEXAMINED, reason): count for reason, count in frames.why.items()}
+    counted |= {Metric(MetricName.UNEXAMINED, reason): count for reason, count in message.why.items()}
     edges = (*map(str, AGE_EDGES_MS), "more", "sum")
-    counted |= {Metric(MetricName.FRAME_AGE_MS, edge): count for edge, count in zip(edges, frames.ages, strict=False)}
+    counted |= {Metric(MetricName.FRAME_AGE_MS, edge): count for edge, count in zip(edges, message.ages, strict=False)}
     for metric, amount in counted.items():
         meter.add(message.camera, metric, amount)
-    meter.note(message.camera, message.decoding)
+    if message.decoding is not None:
+        now = DecodeStatus(
+            message.decoding,
+            message.decoding_reason,
+            message.behind_s,
+            message.promised_fps,
+            message.examined_fps,
+            message.decoder,
+        )
+        meter.note(message.camera, now)
 
 
 class LateEscalations:

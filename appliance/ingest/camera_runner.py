@@ -19,16 +19,7 @@ from appliance.ingest.rtsp_source import UNRESOLVED, RtspSource
 from appliance.ingest.socket_meter import SocketFinder
 from appliance.ingest.substream_ring import LiveRings
 from appliance.media.source import VideoSource
-from appliance.types import (
-    CameraMeter,
-    CameraState,
-    CameraStateName,
-    DecodeStatus,
-    FrameCounts,
-    Gap,
-    HealthKind,
-    IngestMessage,
-)
+from appliance.types import CameraMeter, CameraState, CameraStateName, Gap, HealthKind, IngestMessage
 
 Emit = Callable[[IngestMessage], None]
 MAIN_STREAM = "main"
@@ -266,26 +257,22 @@ class CameraRunner:
             received=sum(received.values()),
             exact=all(b.received.exact for _, b in readers),
             packets=sum(b.packets - a.packets for a, b in readers),
-            frames=FrameCounts(
-                decoded=now.detect.decoded - before.detect.decoded,
-                skipped=now.detect.skipped - before.detect.skipped + now.lagged - before.lagged,
-                examined=now.detect.examined - before.detect.examined,
-                unexamined=now.detect.unexamined - before.detect.unexamined,
-                why=now.detect.dropped_since(before.detect),
-                ages=now.detect.ages_since(before.detect),
-                retried=now.detect.retries - before.detect.retries,
-                decoder_failures=now.detect.decoder_failures - before.detect.decoder_failures,
-            ),
-            decoding=DecodeStatus(
-                now.detect.decoding,
-                LAGGING if self._lag_filter.is_lagging else now.detect.decoding_reason,
-                round(self._lag_filter.take_worst_s(), 2),
-                None if rates is None else round(rates.promised, 2),
-                None if rates is None else round(rates.examined, 2),
-                now.detect.decoder,
-            ),
+            decoded=now.detect.decoded - before.detect.decoded,
+            examined=now.detect.examined - before.detect.examined,
+            unexamined=now.detect.unexamined - before.detect.unexamined,
             reconnects=sum(b.reconnects - a.reconnects for a, b in readers),
             unrecorded=now.unrecorded - before.unrecorded,
+            skipped=now.detect.skipped - before.detect.skipped + now.lagged - before.lagged,
+            decoding=now.detect.decoding,
+            decoding_reason=LAGGING if self._lag_filter.is_lagging else now.detect.decoding_reason,
+            behind_s=round(self._lag_filter.take_worst_s(), 2),
+            why=now.detect.dropped_since(before.detect),
+            ages=now.detect.ages_since(before.detect),
+            retried=now.detect.retries - before.detect.retries,
+            promised_fps=None if rates is None else round(rates.promised, 2),
+            examined_fps=None if rates is None else round(rates.examined, 2),
+            decoder=now.detect.decoder,
+            decoder_failures=now.detect.decoder_failures - before.detect.decoder_failures,
             detect_received=received.get(DETECT_STREAM, 0) if MAIN_STREAM in received else 0,
         )
 

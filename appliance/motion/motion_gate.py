@@ -91,6 +91,26 @@ CellArray = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
+class MovingCells:
+    """The cells that changed by more than is usual for each."""
+
+    above: CellArray  # (rows, columns) how far the change of each cell is beyond the usual
+    moved: NDArray[np.bool_]  # (rows, columns) where that is above 0
+    there: NDArray[np.intp]  # (N,) the same as numbers of cells, row by row
+
+    @classmethod
+    def beyond(cls, change: CellArray, bound: CellArray) -> MovingCells:
+        above = change - bound
+        moved = above > 0
+        return cls(above, moved, moved.ravel().nonzero()[0])
+
+    @property
+    def share(self) -> float:
+        """The share of the cells."""
+        return len(self.there) / self.moved.size
+
+
+@dataclass(frozen=True, slots=True)
 class MotionBlobs:
     """Groups of cells that moved and touch, followed from frame to frame: how much speaks for each being something."""
 
@@ -107,19 +127,16 @@ class MotionBlobs:
         nothing = np.zeros(0, np.int32)
         return cls(np.zeros((0, 4), np.int32), nothing, np.zeros(0), np.zeros(0), nothing)
 
-    def next_frame(
-        self, change: CellArray, before: CellArray, above: CellArray, moved: NDArray[np.bool_]
-    ) -> MotionBlobs:
+    def next_frame(self, change: CellArray, before: CellArray, moving: MovingCells) -> MotionBlobs:
         """Return the blobs of the next frame, as heirs of these.
 
-        All (rows, columns): change of each cell, before: the same in the last frame, above: how far it is beyond the
-        usual, moved: where that is above 0.
+        change: of each cell, (rows, columns); before: the same in the last frame.
         """
-        there = np.flatnonzero(moved)
+        there = moving.there
         if len(there) == 0:
             return MotionBlobs.none()
-        count, labels, stats, _ = cv2.connectedComponentsWithStats(moved.view(np.uint8), connectivity=8)
-        label, beyond = labels.ravel()[there], above.ravel()[there]
+        count, labels, stats, _ = cv2.connectedComponentsWithStats(moving.moved.view(np.uint8), connectivity=8)
+        label, beyond = labels.ravel()[there], moving.above.ravel()[there]
         weights = np.bincount(label, beyond, count)
         fresh = np.minimum(beyond, np.abs(change.ravel()[there] - before.ravel()[there]) - TUNING.blobs.steady)
         news = np.bincount(label, np.maximum(fresh, 0.0), count)
@@ -131,25 +148,26 @@ class MotionBlobs:
         peaks = evidence
         if len(self.ages):
             touches = _touch(boxes, self.boxes)
-            left = TUNING.blobs.evidence_kept * np.where(touches, self.evidence, 0.0).max(axis=1)
+            left = TUNING.blobs.evidence_kept * np.maximum.reduce(touches * self.evidence, axis=1)
             evidence = evidence + np.minimum(left, TUNING.blobs.heir_max * weights[rows])
-            peaks = np.maximum(evidence, np.where(touches, self.peaks, 0.0).max(axis=1))
-            ages = ages + np.where(touches, self.ages, 0).max(axis=1)
+            peaks = np.maximum(evidence, np.maximum.reduce(touches * self.peaks, axis=1))
+            ages = ages + np.maximum.reduce(touches * self.ages, axis=1)
         return MotionBlobs(boxes, stats[rows, 4], evidence, peaks, ages.astype(np.int32))
 
     def fleeting(self, now: MotionBlobs) -> float:
         """Return the most evidence of blobs that came and are gone at once; 0: none. now: the next frame's blobs."""
-        gone = self.ages <= TUNING.blobs.fleeting_frames
-        if len(now.ages) and len(self.ages):
-            gone &= ~_touch(self.boxes, now.boxes).any(axis=1)
-        return float(self.peaks[gone].max()) if gone.any() else 0.0
+        (young,) = (self.ages <= TUNING.blobs.fleeting_frames).nonzero()
+        if len(now.ages) and len(young):
+            young = young[~np.logical_or.reduce(_touch(self.boxes[young], now.boxes), axis=1)]
+        return float(self.peaks[young].max()) if len(young) else 0.0
 
 
 def _touch(some: NDArray[np.int32], others: NDArray[np.int32]) -> NDArray[np.bool_]:
     """(M, N): which boxes overlap or are next to each other."""
     first = np.maximum(some[:, None, :2], others[None, :, :2])
     last = np.minimum(some[:, None, 2:], others[None, :, 2:])
-    return np.asarray((first <= last + 1).all(axis=2), np.bool_)
+    near = first <= last + 1
+    return np.asarray(near[:, :, 0] & near[:, :, 1], np.bool_)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,31 +216,27 @@ class MotionGate:
             self._begin(plane)
             return Motion(1.0, whole=True)
         change = _change(plane, self._background)
-        above = change - self._bound()
-        moved = above > 0
-        share = float(np.count_nonzero(moved)) / moved.size
-        if share > TUNING.background.whole_share:
+        moving = MovingCells.beyond(change, self._bound())
+        if moving.share > TUNING.background.whole_share:
             self._whole_change(plane, change)
-            return Motion(share, whole=True)
+            return Motion(moving.share, whole=True)
         cv2.accumulateWeighted(plane, self._background, TUNING.background.background_share)
-        self._learn(change, moved)
-        before, self._blobs = self._blobs, self._blobs.next_frame(change, self._before, above, moved)
+        self._learn(change, moving.there)
+        before, self._blobs = self._blobs, self._blobs.next_frame(change, self._before, moving)
         self._before = change
         self._raise_threshold(before)
-        return self._motion(moved.shape)
+        return self._motion(change.shape)
 
     def peek_priority(self, plane: NDArray[np.uint8]) -> float:
         """Return the priority that `measure` would give, without learning anything."""
         if self._background is None or self._background.shape != plane.shape:
             return 1.0
         change = _change(plane, self._background)
-        above = change - self._bound()
-        moved = above > 0
-        share = float(np.count_nonzero(moved)) / moved.size
-        if share == 0.0 or share > TUNING.background.whole_share:
-            return share
-        blobs = self._blobs.next_frame(change, self._before, above, moved)
-        return float(blobs.sizes[blobs.evidence >= self._threshold].sum()) / moved.size
+        moving = MovingCells.beyond(change, self._bound())
+        if moving.share == 0.0 or moving.share > TUNING.background.whole_share:
+            return moving.share
+        blobs = self._blobs.next_frame(change, self._before, moving)
+        return float(blobs.sizes[blobs.evidence >= self._threshold].sum()) / change.size
 
     def _begin(self, plane: NDArray[np.uint8]) -> None:
         self._background = plane.astype(np.float32)
@@ -238,13 +252,19 @@ class MotionGate:
         if self._frames >= TUNING.background.learn_frames:
             self._frames = 1
         else:  # it goes on: a camera that shakes is learnt, as all that goes on is
-            self._learn(change, np.ones(change.shape, np.bool_))
+            self._learn(change, np.arange(change.size))
 
     def _bound(self) -> CellArray:
-        return np.asarray(self._usual + TUNING.background.spreads * self._spread + TUNING.background.floor, np.float32)
+        bound = TUNING.background.spreads * self._spread
+        bound += self._usual
+        bound += TUNING.background.floor
+        return np.asarray(bound, np.float32)
 
-    def _learn(self, change: CellArray, moved: NDArray[np.bool_]) -> None:
-        """Mostly from cells at rest, so that a person walking by does not blind the place they walked through."""
+    def _learn(self, change: CellArray, moved: NDArray[np.intp]) -> None:
+        """Mostly from cells at rest, so that a person walking by does not blind the place they walked through.
+
+        moved: the numbers of the other cells.
+        """
         self._frames += 1
         if self._frames <= TUNING.background.learn_frames:
             # All are learnt from, but what sticks out of the whole frame is something, and not noise.
@@ -254,12 +274,14 @@ class MotionGate:
             pace: CellArray | float = 1.0 / self._frames
         else:
             seen = np.minimum(change, TUNING.background.noise_max)
-            pace = np.where(
-                moved, np.float32(TUNING.background.restless_share), np.float32(TUNING.background.noise_share)
-            )
+            pace = np.full(change.shape, TUNING.background.noise_share, np.float32)
+            pace.put(moved, TUNING.background.restless_share)
         off = seen - self._usual
         self._usual += pace * off
-        self._spread += pace * (np.abs(off) - self._spread)
+        np.abs(off, out=off)
+        off -= self._spread
+        off *= pace
+        self._spread += off
 
     def _raise_threshold(self, before: MotionBlobs) -> None:
         """Blobs that came and went at once tell how much evidence is nothing."""
@@ -285,17 +307,17 @@ class MotionGate:
 def _change(plane: NDArray[np.uint8], background: NDArray[np.float32]) -> CellArray:
     """(rows, columns) mean change of each cell, without what the whole frame has in common (light)."""
     step = max(1, plane.shape[1] // SHIFT_WIDTH)
-    light = _median((plane[::step, ::step] - background[::step, ::step]).ravel())
+    light = _median_of((plane[::step, ::step] - background[::step, ::step]).ravel())
     expected = cv2.convertScaleAbs(background, beta=light)
     return to_cells(np.asarray(cv2.absdiff(plane, expected), np.uint8)).astype(np.float32)
 
 
-def _median(values: NDArray[np.float32]) -> float:
-    """As np.median, in a third of the time for a thousand of them."""
+def _median_of(values: NDArray[np.float32]) -> float:
+    """As np.median, in a third of the time for a thousand of them, whose order is lost."""
     high = len(values) // 2
     low = high - 1 + len(values) % 2
-    parted = np.partition(values, (low, high))
-    return float((parted[low] + parted[high]) / np.float32(2))
+    values.partition((low, high))
+    return float((values[low] + values[high]) / np.float32(2))
 
 
 def to_cells(plane: NDArray[np.uint8]) -> NDArray[np.uint8]:

@@ -5,6 +5,7 @@ Its detections are mapped back to the frame.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -74,6 +75,13 @@ class GridRect:
         return GridRect(x1, y1, max(self.x2, other.x2), max(self.y2, other.y2))
 
 
+@functools.lru_cache(maxsize=64)
+def _cells_of(size: tuple[int, int], step: int) -> tuple[int, int]:
+    """Return the columns and rows of a DetectorGrid."""
+    full = max(size)
+    return fitted_side(size[0], full, step) // step, fitted_side(size[1], full, step) // step
+
+
 @dataclass(frozen=True, slots=True)
 class DetectorGrid:
     """The detector's input for the whole frame.
@@ -86,10 +94,7 @@ class DetectorGrid:
 
     @property
     def cells(self) -> tuple[int, int]:
-        full = max(self.size)
-        return fitted_side(self.size[0], full, self.step) // self.step, fitted_side(
-            self.size[1], full, self.step
-        ) // self.step
+        return _cells_of(self.size, self.step)
 
     @property
     def edge(self) -> tuple[int, int]:

@@ -160,56 +160,6 @@ class Gap:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class DecodeStatus:
-    """The decoding of a camera: which of its frames are decoded now, and why, where there is a reason."""
-
-    state: DecodeState
-    reason: str = ""
-    behind_s: float = 0.0
-    """The most that packets were read late since the last message."""
-    promised_fps: float | None = None
-    """Inferences a second that were due in the last seconds; None: not known."""
-    examined_fps: float | None = None
-    """Inferences a second that came in the last seconds; None: not known."""
-    decoder: str = "software"
-    """Decoder in use: `software` or a kind of hardware; '': none."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FrameCounts:
-    """Counts of what became of a camera's frames in a while."""
-
-    decoded: int = 0
-    skipped: int = 0
-    """Packets that were never decoded."""
-    examined: int = 0
-    unexamined: int = 0
-    """Frames due for an inference that did not get one."""
-    why: Mapping[DropReason, int] = field(default_factory=dict)
-    """`unexamined` by reason."""
-    ages: tuple[int, ...] = ()
-    """How many of the frames that reached the tracker were how old: a count for each of AGE_EDGES_MS and one above
-    them, then the sum in milliseconds; (): none were counted."""
-    retried: int = 0
-    """Inferences that were requested once more because the detector failed."""
-    decoder_failures: int = 0
-    """Failures of the hardware decoder."""
-
-    def __add__(self, later: FrameCounts) -> FrameCounts:
-        ages = zip(self.ages, later.ages, strict=True) if self.ages and later.ages else ()
-        return FrameCounts(
-            decoded=self.decoded + later.decoded,
-            skipped=self.skipped + later.skipped,
-            examined=self.examined + later.examined,
-            unexamined=self.unexamined + later.unexamined,
-            why={reason: self.why.get(reason, 0) + later.why.get(reason, 0) for reason in {**self.why, **later.why}},
-            ages=tuple(map(sum, ages)) or self.ages or later.ages,
-            retried=self.retried + later.retried,
-            decoder_failures=self.decoder_failures + later.decoder_failures,
-        )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CameraMeter:
     """The work of a camera since the previous meter message: differences, about one message a second per camera."""
@@ -221,13 +171,37 @@ class CameraMeter:
     """Bytes from the camera's socket: TCP payload as the kernel counted it (`exact`), else the sum of packet sizes."""
     exact: bool
     packets: int
-    frames: FrameCounts
-    decoding: DecodeStatus
+    decoded: int
+    examined: int
+    unexamined: int
+    """Frames due for an inference that did not get one."""
     reconnects: int = 0
     unrecorded: int = 0
     """Packets that the recorder could not keep."""
+    skipped: int = 0
+    """Packets that were never decoded."""
+    decoding: DecodeState | None = None
+    """Which packets are decoded now, with the reason where there is one; None from an older process."""
+    decoding_reason: str = ""
+    why: Mapping[DropReason, int] = field(default_factory=dict)
+    """`unexamined` by reason."""
+    ages: tuple[int, ...] = ()
+    """How many of the frames that reached the tracker were how old: a count for each of AGE_EDGES_MS and one above
+    them, then the sum in milliseconds; () from an older process."""
+    retried: int = 0
+    """Inferences that were requested once more because the detector failed."""
+    behind_s: float = 0.0
+    """The most that packets were read late since the last message."""
+    promised_fps: float | None = None
+    """Inferences a second that were due in the last seconds; None: not known."""
+    examined_fps: float | None = None
+    """Inferences a second that came in the last seconds; None: not known."""
     detect_received: int = 0
     """Bytes of `received` that came as a second stream to detect on; 0 where there is one stream."""
+    decoder: str = "software"
+    """Decoder in use: `software` or a kind of hardware; '': none."""
+    decoder_failures: int = 0
+    """Failures of the hardware decoder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

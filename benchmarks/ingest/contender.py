@@ -202,9 +202,9 @@ def _take_message(output: ContenderOutput, line: bytes, now: float) -> None:
         boxes = tuple((each.label, each.box) for each in message.objects)
         output.looks.append(DetectionReport(message.camera, now, boxes, t=message.t))
     elif isinstance(message, CameraMeter):
-        output.decoded[message.camera] = output.decoded.get(message.camera, 0) + message.frames.decoded
+        output.decoded[message.camera] = output.decoded.get(message.camera, 0) + message.decoded
         output.packets[message.camera] = output.packets.get(message.camera, 0) + message.packets
-        output.dropped += message.frames.unexamined
+        output.dropped += message.unexamined
     elif isinstance(message, IngestHealth):
         output.warning = message.warning or output.warning
         if message.age_p95_ms:

@@ -37,7 +37,7 @@ from appliance.store.cameras import CameraStore
 from appliance.store.database import Database
 from appliance.store.evidence import EvidenceStore
 from appliance.store.health_events import HealthEventStore
-from appliance.store.meter import Meter, Metric, MetricName
+from appliance.store.meter import DecodeStatus, Meter, Metric, MetricName
 from appliance.store.paths import evidence_folder
 from appliance.store.rows import EvidenceRow, alert_of
 from appliance.store.segments import SegmentStore
@@ -48,7 +48,6 @@ from appliance.types import (
     BestView,
     CameraState,
     Decision,
-    DecodeStatus,
     Event,
     FrameBoxes,
     HealthEvent,

@@ -106,6 +106,7 @@ FIELDS_MAX = 16
 FLAT_BY_CONTRACT = {
     "appliance.replay.replay_result:ReplayResult", "appliance.store.rows:AlertRow",
     "appliance.types.events:Route", "appliance.types.events:RouteInputs",
+    "appliance.types.ingest_messages:CameraMeter",
 }  # fmt: skip
 MANY_FIELDS: set[str] = set()
 

@@ -11,8 +11,8 @@ import pytest
 from appliance.base.clock import ManualClock, local_day
 from appliance.store.audit import AuditRow, AuditStore
 from appliance.store.database import Database
-from appliance.store.meter import Meter, MeterTotal, Metric, MetricName
-from appliance.types import CameraMeter, DecodeStatus, FrameCounts
+from appliance.store.meter import DecodeStatus, Meter, MeterTotal, Metric, MetricName
+from appliance.types import CameraMeter
 from tests.support.core_harness import CoreHarness, site
 from tests.support.sample_rows import T0
 
@@ -49,8 +49,9 @@ def test_the_core_counts_what_came_as_a_second_stream(tmp_path: Path) -> None:
         received=100,
         exact=True,
         packets=1,
-        frames=FrameCounts(decoded=1, examined=1),
-        decoding=DecodeStatus("active"),
+        decoded=1,
+        examined=1,
+        unexamined=0,
         detect_received=30,
     )
     core.core.take(told)
