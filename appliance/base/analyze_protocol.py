@@ -1,4 +1,4 @@
-"""What appliance and worker share for `POST /api/v1/analyze`: request, answer, accepted media and the rate limit."""
+"""Request, answer, accepted media types and rate limit of `POST /api/v1/analyze`, shared by appliance and worker."""
 
 from __future__ import annotations
 
