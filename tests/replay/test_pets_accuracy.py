@@ -22,6 +22,14 @@ def _slow_unless(usual: Collection[str], names: Iterable[str]) -> list[Any]:
     return [name if name in usual else pytest.param(name, marks=pytest.mark.slow) for name in names]
 
 
+@pytest.fixture(autouse=True)
+def skipped_where_the_cpu_has_no_bf16(request: pytest.FixtureRequest) -> None:
+    if "bf16" in request.node.name:
+        runtime = pytest.importorskip("appliance.detect.openvino_runtime", reason="needs the extra `openvino`")
+        if not runtime.multiplies_bf16():
+            pytest.skip("this CPU does not multiply in bfloat16")
+
+
 OURS = ("vedette-nano", "vedette-nano-int8")
 FIRST = OURS[:1]
 OWN_AP50_MIN = 0.85  # what was promised of the bundled network, whatever is recorded

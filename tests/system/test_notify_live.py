@@ -66,7 +66,7 @@ def test_every_alert_is_delivered_whatever_is_killed(box: ApplianceProcess, phon
     said: dict[str, set[bytes]] = {}
     for each in phone.taken:
         said.setdefault(each.headers["webhook-id"], set()).add(without_flags(each.raw))
-    assert all(len(bodies) == 1 for bodies in said.values()), "the same message again says the same"
+    assert [bodies for bodies in said.values() if len(bodies) > 1] == [], "the same message again says the same"
     states = {row[0] for row in rows(box, "SELECT state FROM notice WHERE target = 'deaf'")}
     assert states == {"waiting"}, "who cannot be reached holds up nobody"
     assert json.loads(box.page("/healthz"))["status"] == "degraded"
