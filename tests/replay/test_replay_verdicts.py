@@ -363,9 +363,9 @@ def test_the_verdicts_in_an_appliance_s_store_answer_the_replay_of_its_recording
         verdict = wire.Verdict(
             escalation=asked.id, site=asked.site, alert=asked.alert, decision="unsure" if need else "rejected",
             reason="A fox.", engine="openai", model="vlm", seconds=1.0, timings={"queue": 0.2, "model": 1.0},
-            judged_t=asked.created_t + 1 + step, need=need, step=step,
+            judged_t=asked.times.created_t + 1 + step, need=need, step=step,
         )  # fmt: skip
-        assert alerts.take_verdict(verdict, asked.created_t + 4.0) == ("more" if need else "settled")
+        assert alerts.take_verdict(verdict, asked.times.created_t + 4.0) == ("more" if need else "settled")
     box.db.close()
     copied = cassette_from_store(box.root, tmp_path / "c.jsonl", float("-inf"), float("inf"), SystemClock())
     assert (copied.escalations, copied.lines) == (1, len(steps))

@@ -156,6 +156,7 @@ def test_openvino_is_measured_beside_onnx_runtime_where_it_is_installed(
     manifest = storage.parent / "models" / "models.toml"
     manifest.write_text(f"{manifest.read_text()}accuracy = {AS_GOOD}\n")
     monkeypatch.setattr(runtime_choice, "openvino_multiplies_bf16", lambda: False)
+    monkeypatch.setattr(model_files, "cpu_sums_int8", lambda: True)
     left_open = SETTINGS.model_copy(update={"backend": "auto"})
     slow = [
         RuntimeCandidate("onnx", "fp32"),
