@@ -40,8 +40,9 @@ class StorageConfig(ConfigModel):
     segment_s: length of a segment. keep_hours: of the continuous recording. evidence_days: of clips and pictures of
     alerts. undo_delete_hours: how long a deletion can be undone. access_log_days: how long it is kept who looked at
     what. size_max_gb: all of it. disk_free_min_mb: left free for others. preroll_dir: for the ring of the last seconds
-    before alerts; None: in `dir`. Of hours, quotas and `size_max_gb`, the limit that is reached first counts; for room,
-    the oldest recording goes before the oldest reviewed evidence.
+    before alerts; None: in `dir`. A camera's `continuous_hours` replaces `keep_hours`. Of hours, quotas and
+    `size_max_gb`, the limit that is reached first counts; for room, the oldest recording goes before the oldest
+    reviewed evidence.
     """
 
     dir: Path = Path("vedette-data")

@@ -322,8 +322,8 @@ class ModelReader:
     def _better(self, now: _Now) -> str:
         if now.load is None or not now.load.wanted:
             return ""
-        wanted = self._config.detector.model, model_bundles(), self._config.cameras
-        found = better_models(*wanted, now.load, self._suggested)
+        config = self._config
+        found = better_models(config.detector.model, model_bundles(), config.cameras, now.load, self._suggested)
         self._suggested = found[0].name if found else ""
         return self._suggested
 

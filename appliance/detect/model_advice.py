@@ -54,9 +54,8 @@ def better_models(
 ) -> list[BetterModel]:
     """Return networks that find more of what the rules ask for and fit on this machine, the best first.
 
-    suggested: the one that was the best before.
-
     They are compared on images that none was tuned to. Empty if the network in use was never measured that way.
+    suggested: the one that was the best before; it stays up to LOAD_KEEP.
     """
     own = bundles.get(named_model(model))
     if own is None or not own.cost:

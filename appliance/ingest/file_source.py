@@ -15,7 +15,7 @@ import av
 from appliance.base.clock import Clock
 from appliance.base.errors import SourceError, SourceRefused
 from appliance.ingest.timestamps import Timeline
-from appliance.media.source import MICROSECOND, PIXELS_MAX, SECOND_US, ReceivedBytes, StreamInfo, VideoPacket
+from appliance.media.source import MICROSECOND, PIXELS_MAX, SECOND_US, ReceivedBytes, StreamInfo, VideoPacket, stamp_us
 
 OPEN_S_MAX = 10.0  # a disk that answers no sooner has failed
 READ_S_MAX = 10.0  # a disk that spins up takes less; a network share that hangs never answers
@@ -221,11 +221,7 @@ def _first_shown(head: list[av.Packet[av.VideoStream]], stream: av.VideoStream) 
 
 def _microseconds(stamp: int | None, stream: av.VideoStream) -> int | None:
     base = stream.time_base
-    if stamp is None or not base:
-        return None
-    # As round() of the fraction, which takes five times as long: a half goes to the even neighbour.
-    whole, rest = divmod(stamp * base.numerator * SECOND_US, base.denominator)
-    return whole + (2 * rest + whole % 2 > base.denominator)
+    return stamp_us(stamp, base) if stamp is not None and base else None
 
 
 def _why(error: av.error.FFmpegError) -> str:

@@ -17,7 +17,15 @@ from appliance.ingest.ingest_needs import port_of
 from appliance.ingest.lag import LagEstimator
 from appliance.ingest.socket_meter import SocketFinder, SocketMeter
 from appliance.ingest.timestamps import SenderReports, Timeline
-from appliance.media.source import MICROSECOND, SECOND_US, ReceivedBytes, SourceStalled, StreamInfo, VideoPacket
+from appliance.media.source import (
+    MICROSECOND,
+    SECOND_US,
+    ReceivedBytes,
+    SourceStalled,
+    StreamInfo,
+    VideoPacket,
+    stamp_us,
+)
 
 UNRESOLVED = "cannot be resolved"  # in the reason of a camera whose host is not found by its name
 _OPTIONS = {
@@ -195,7 +203,7 @@ class RtspSource:
         video_us = self._timeline.last_us
         if self._hear is None or stamp is None or video_us is None or not packet.time_base:
             return
-        us = self._timeline.camera_us(round(stamp * packet.time_base * SECOND_US))
+        us = self._timeline.camera_us(stamp_us(stamp, packet.time_base))
         if us is None:
             return
         if abs(us + self._sound_off_us - video_us) > SOUND_OFF_US_MAX:

@@ -24,7 +24,7 @@ import av
 
 from appliance.base.child_modules import end_child
 from appliance.media.hardware_codec import DecodeWay, HardwareFailed, decoder_of
-from appliance.media.source import SECOND_US, StreamInfo
+from appliance.media.source import SECOND_US, StreamInfo, stamp_us
 from appliance.sandbox.sandbox import child_environment
 
 START_S_MAX = 6.0  # from the first packet to the first frame: a Jetson's libraries take their time
@@ -282,4 +282,4 @@ def _stamp(frame: av.VideoFrame) -> int | None:
     """In the child's microseconds."""
     if frame.pts is None or not frame.time_base:
         return None
-    return round(frame.pts * frame.time_base * SECOND_US)
+    return stamp_us(frame.pts, frame.time_base)

@@ -1,9 +1,9 @@
 """Writes one segment: a fragmented MP4 (or Matroska) file that can be read while it grows.
 
-Twice a second the received packets are flushed as a fragment. So live video is half a second behind, and a power cut
-loses as much. `pts` 0 of the file is the segment's `t_start`: with B-frames a header written up front could not hold
-the edit list that makes this true, hence `delay_moov`. Codecs that MP4 cannot hold go into Matroska, with the same
-promises.
+Twice a second the received packets are flushed as a fragment. So live video is half a second behind, and a killed
+process loses as much; a power cut also loses what the kernel had not written of the open segment. `pts` 0 of the file
+is the segment's `t_start`: with B-frames a header written up front could not hold the edit list that makes this true,
+hence `delay_moov`. Codecs that MP4 cannot hold go into Matroska, with the same promises.
 """
 
 from __future__ import annotations

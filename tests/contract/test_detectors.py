@@ -31,6 +31,7 @@ from appliance.detect.onnx_runtime import OnnxRuntime
 from appliance.types import Detections
 from tests.support import hailo_files
 from tests.support import tiny_networks as tiny
+from tests.support.openvino import openvino_runtime
 from tests.support.tiny_networks import Thing
 
 THINGS = [Thing((16, 16, 80, 112), 0.9, 0), Thing((60, 8, 120, 40), 0.6, 1), Thing((4, 80, 24, 124), 0.3, 0)]
@@ -87,9 +88,7 @@ def asked(way: str, model: str, **others: object) -> config.DetectorConfig:
     """The settings of one of WAYS; skips where its package or its CPU is not here."""
     backend, _, precision = way.partition("-")
     if backend == "openvino":
-        runtime = pytest.importorskip("appliance.detect.openvino_runtime", reason="needs the extra `openvino`")
-        if precision == "bf16" and not runtime.multiplies_bf16():
-            pytest.skip("this CPU does not multiply in bfloat16")
+        openvino_runtime(precision)
     return config.DetectorConfig.model_validate(
         {"backend": backend, "model": model, "precision": precision or "auto", **others}
     )
@@ -453,12 +452,6 @@ def test_what_openvino_compiles_for_a_gpu_is_kept_where_engines_are(
 def test_a_device_of_openvino_is_not_asked_of_another_backend() -> None:
     with pytest.raises(ModelError, match=r"set detector\.backend to openvino"):
         detector.load(config.DetectorConfig(device="npu"))
-
-
-def openvino_runtime() -> ModuleType:
-    """Skips where the extra is not installed."""
-    module: ModuleType = pytest.importorskip("appliance.detect.openvino_runtime", reason="needs the extra `openvino`")
-    return module
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from appliance.detect.onnx_runtime import OnnxRuntime
 from appliance.detect.tensorrt_plan_cache import PlanCache
 from appliance.detect.tensorrt_runtime import TensorrtRuntime
 from tests.support import tiny_networks as tiny
+from tests.support.openvino import openvino_runtime
 from tests.support.scripted_runtime import ScriptedRuntime
 from tests.support.tiny_networks import SIDE, Thing, reds, scores_of
 
@@ -24,10 +25,7 @@ THINGS = [Thing((48, 40, 80, 88), 1.0, 0)]
 
 
 def openvino(path: Path, precision: str) -> NetworkRuntime:
-    module = pytest.importorskip("appliance.detect.openvino_runtime", reason="needs the extra `openvino`")
-    if precision == "bf16" and not module.multiplies_bf16():
-        pytest.skip("this CPU does not multiply in bfloat16")
-    runtime: NetworkRuntime = module.OpenvinoRuntime(path, precision=precision)
+    runtime: NetworkRuntime = openvino_runtime(precision).OpenvinoRuntime(path, precision=precision)
     return runtime
 
 

@@ -10,6 +10,8 @@ from typing import Any
 import measure_pets
 import pytest
 
+from tests.support.openvino import openvino_runtime
+
 FIGURES: dict[str, Any] = json.loads(measure_pets.FIGURES.read_text())
 AP50 = FIGURES["pets09_s2l1_every_10th_frame_person_ap50"]
 TRACKING = FIGURES["pets09_s2l1_5_looks_a_second"]
@@ -25,9 +27,7 @@ def _slow_unless(usual: Collection[str], names: Iterable[str]) -> list[Any]:
 @pytest.fixture(autouse=True)
 def skipped_where_the_cpu_has_no_bf16(request: pytest.FixtureRequest) -> None:
     if "bf16" in request.node.name:
-        runtime = pytest.importorskip("appliance.detect.openvino_runtime", reason="needs the extra `openvino`")
-        if not runtime.multiplies_bf16():
-            pytest.skip("this CPU does not multiply in bfloat16")
+        openvino_runtime("bf16")
 
 
 OURS = ("vedette-nano", "vedette-nano-int8")

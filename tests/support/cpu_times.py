@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Generator, Iterator
-from pathlib import Path
+from collections.abc import Generator
 from typing import Any
 
 import pytest
 
+from appliance.base.machine import family_cpu_s
+
 COLLECTION = "(collection, in all workers)"
-TICKS_S = os.sysconf("SC_CLK_TCK")
 LINES_MAX = 60  # files below these take a second or two each
 
 _spent: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])  # by file: own CPU, children's CPU, wall; seconds
@@ -25,22 +25,8 @@ _collection: list[tuple[float, float]] = []  # what it took, until a report has 
 
 def _so_far() -> tuple[float, float]:
     """Return the CPU seconds of this process, and those of its descendants that live or were waited for."""
-    parents, ticks = {}, {}
-    for each in os.scandir("/proc"):
-        if each.name.isdigit():
-            try:
-                words = Path(each.path, "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-            except OSError:  # it has ended
-                continue
-            parents[int(each.name)], ticks[int(each.name)] = int(words[1]), sum(map(int, words[11:15]))
-    own = os.times()
-    living = sum(ticks[pid] for pid in ticks if os.getpid() in _ancestors(pid, parents))
-    return own.user + own.system, own.children_user + own.children_system + living / TICKS_S
-
-
-def _ancestors(pid: int, parents: dict[int, int]) -> Iterator[int]:
-    while pid := parents.get(pid, 0):
-        yield pid
+    own = sum(os.times()[:2])  # user and system, in ticks as the family's
+    return own, family_cpu_s(os.getpid()) - own
 
 
 def _since_before() -> tuple[float, float]:

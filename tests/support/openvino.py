@@ -1,0 +1,15 @@
+"""OpenVINO where it is installed, and the skip of a test that asks for a precision that this CPU does not have."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import pytest
+
+
+def openvino_runtime(precision: str = "") -> ModuleType:
+    """Return the module `appliance.detect.openvino_runtime`; skip the test without OpenVINO, or without bf16."""
+    module: ModuleType = pytest.importorskip("appliance.detect.openvino_runtime", reason="needs the extra `openvino`")
+    if precision == "bf16" and not module.multiplies_bf16():
+        pytest.skip("this CPU does not multiply in bfloat16")
+    return module
