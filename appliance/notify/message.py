@@ -79,7 +79,7 @@ class NotificationMessage:
 
     @property
     def message_id(self) -> str:
-        """Identifier made from the content: it is the same when the same message is sent again."""
+        """Identify the news: the same when it is sent again, also if rules or faults were added to it meanwhile."""
         if self.health:
             return f"{self.id}-{'over' if self.over else 'lasts'}"
         return f"{self.id}-{self.finding.standing}-{self.severity}"
