@@ -136,3 +136,27 @@ def test_what_cannot_be_recorded_as_dropped_delays_nothing(site: NotifyingSite) 
     go(target_sender(site, sender))
     assert sender.sent == ["a2"]
     assert site.notice("a1").state == "waiting"
+
+
+def test_a_message_of_before_the_clock_was_set_back_silences_nobody_for_hours(tmp_path: Path) -> None:
+    target = hook("http://phone.lan", repeat_s=60)
+    with contextlib.closing(NotifyingSite(tmp_path, ManualClock(T0), phone=target)) as site:
+        made = target_sender(site, ScriptedSender())
+        site.alert("a1")
+        go(made)
+        site.clock.jump(-3 * 3600)
+        site.clock.advance(600)
+        site.alert("a2")
+        go(made)
+        assert site.notice("a2").state == "told"
+
+
+def test_an_alert_of_the_moment_in_which_the_clock_is_set_back_is_told(site: NotifyingSite) -> None:
+    site.alert("a1")
+    site.clock.jump(-24 * 3600)
+    site.alert("a2")
+    windows = site.notice("a1").window.expire_t - 24 * 3600, site.notice("a2").window.expire_t
+    site.notices.clock_stepped(-24 * 3600)
+    assert (site.notice("a1").window.expire_t, site.notice("a2").window.expire_t) == windows
+    go(target_sender(site, sender := ScriptedSender()))
+    assert sorted(sender.sent) == ["a1", "a2"]
