@@ -28,8 +28,8 @@ logger = logging.getLogger(__name__)
 class PushSender:
     """The way to all browsers of a push target. Owner: one task.
 
-    State: which browsers took a message of which not all did, so that none gets it twice. A subscription that its
-    service does not know any more is removed; so nobody has to.
+    State: by message, the browsers that took it. A message that some browsers did not take is repeated to those alone.
+    A subscription that its push service no longer knows is removed.
     """
 
     def __init__(

@@ -28,8 +28,8 @@ from appliance.dashboard.alert_reader import AlertCountCache
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import MediaReaders, SystemHealth
 from appliance.dashboard.event_stream import RING_MAX, VIEWERS_MAX, StreamEvent, StreamHub, TooManyViewers
-from appliance.dashboard.events_api import changes_of
 from appliance.dashboard.snapshots import Snapshot, SnapshotCache
+from appliance.dashboard.stream_api import changes_of
 from appliance.store import verdict_stats
 from appliance.store.alerts import AlertCounts, AlertStore
 from appliance.store.database import Database
