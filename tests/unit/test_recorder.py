@@ -263,10 +263,12 @@ def test_a_stream_without_key_frames_is_connected_anew(tmp_path: Path) -> None:
     clock, heard = ManualClock(), Heard()
     source = FileSource("gate", str(clip(tmp_path / "c.mp4", 400, fps=1, gop=1000)), clock)
     recorder = SegmentRecorder(RecordTarget(tmp_path, "gate", 2, 0), clock, heard)
+    recorder.begin(source.open(), "run1")
+    packets = list(source.packets())
+    for packet in packets[:301]:
+        recorder.take(packet)
     with pytest.raises(SourceLost, match="no key frame came for 300 s"):
-        recorder.begin(source.open(), "run1")
-        for packet in source.packets():
-            recorder.take(packet)
+        recorder.take(packets[301])
     recorder.end()
     assert heard.of(SegmentRow)[-1].complete
     assert heard.of(SegmentRow)[-1].frames == 301
