@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 RETRY_S = 5.0  # after the disk refused
 REPORT_S = 1.0  # of a growing segment to the core: its fragments are shorter, and each report is a write
-HELD_S_MAX = 1.0  # from the last sound to the picture that a segment begins with; else there is none now
+HELD_S_MAX = 2.5  # from the last sound to the picture that a segment begins with: above `SOUND_OFF_US_MAX`
 HOLE_S_MAX = 1.0  # frames that go on over a jump of their clock are kept; a longer hole begins a new segment
 RING_FULL = 2  # times its bytes: the core, which deletes the oldest, does not run or must keep them
 
@@ -124,8 +124,7 @@ class SegmentRecorder:
             if segment is None or before is None:
                 continue
             if not segment.has_sound:
-                self._cut = True  # the camera has begun to send it: from the next key frame on
-                continue
+                continue  # the camera has begun to send it: from the next key frame on
             try:
                 if segment.write_sound(before):
                     self._report_growth(segment)
@@ -209,7 +208,15 @@ class SegmentRecorder:
         self._cut = self._cut or packet.jump
         if not packet.keyframe:
             return packet.jump and packet.t - segment.t_end > HOLE_S_MAX
-        return self._cut or packet.t - segment.t_start >= self._target.segment_s - segment.frame_s / 2
+        has_begun = not segment.has_sound and self._sound_at(packet) is not None
+        return self._cut or has_begun or packet.t - segment.t_start >= self._target.segment_s - segment.frame_s / 2
+
+    def _sound_at(self, packet: VideoPacket) -> SoundTrack | None:
+        """Return the sound that a segment which begins with this packet holds; None if there is none now."""
+        held, info = self._held, self._info
+        if held is None or info is None or suffix_for(info.codec) != ".mp4":
+            return None
+        return self._sound if abs(packet.t - held.us / SECOND_US) < HELD_S_MAX else None
 
     def _new_segment(self, packet: VideoPacket, info: StreamInfo) -> SegmentWriter:
         self._cut = False
@@ -236,7 +243,7 @@ class SegmentRecorder:
             kind=kind,
             stored_size=self._stored_size,
             parameter_sets=self._sets,
-            sound=self._sound if held is not None and abs(packet.t - held.us / SECOND_US) < HELD_S_MAX else None,
+            sound=self._sound_at(packet),
         )
         segment = SegmentWriter(self._open_file(path), path.suffix, head, info, packet)
         if segment.has_sound and held is not None:

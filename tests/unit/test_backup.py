@@ -384,7 +384,9 @@ def test_a_kill_at_any_moment_is_made_good_by_the_next_start(tmp_path: Path) -> 
     model.alert("a1")
     path = made_by(model, tmp_path / "b.zip", evidence=True, passphrase=PASSPHRASE)
     model.alert("a2")
-    model.path.write_text(model.path.read_text().replace("the road", "another road"))
+    # What is there now names no ${DOCK}: the restored file needs the restored secrets.
+    model.path.write_text(model.path.read_text().replace("the road", "another road").replace("${DOCK}", "literal"))
+    model.path.with_suffix(".secrets").write_text("OTHER=x\n")
     stage(model.target(), path, passphrase=PASSPHRASE)
     # With the log beside the database, as the kill of an appliance leaves them.
     killed = shutil.copytree(tmp_path / "model", tmp_path / "killed")
@@ -400,6 +402,7 @@ def test_a_kill_at_any_moment_is_made_good_by_the_next_start(tmp_path: Path) -> 
             assert child.exitcode in (0, -signal.SIGKILL)
         finally:
             child.kill()  # one that hangs would be waited for at the end of this process, too
+        assert load(box.path), "a start reads the site file before it goes on with the restore"
         apply_ready(box.path, box.root)
         assert box.alerts == {"a1"}
         assert {each.name for each in (box.root / "evidence").iterdir()} == {"a1"}

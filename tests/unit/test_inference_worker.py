@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import av
 import numpy as np
@@ -16,6 +17,7 @@ from appliance.base.clock import ManualClock
 from appliance.base.errors import DetectorError
 from appliance.inference.camera_queue import priority_of
 from appliance.inference.inference_worker import STUCK_S, InferenceWorker
+from appliance.ingest.detect_stream import DetectStream
 from appliance.ingest.file_source import FileSource
 from appliance.media.source import VideoPacket
 from appliance.types import AGE_EDGES_MS, Detections, FrameBoxes, StreamHeader
@@ -143,6 +145,27 @@ def test_a_detector_with_a_bug_costs_looks_not_the_process(tmp_path: Path, caplo
     assert not seen.looked
     assert yard.worker.warning == "the detector failed: RuntimeError"
     assert "CUDA error 700" in caplog.text
+
+
+def test_a_bug_in_one_cameras_tracker_blinds_no_other_camera(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    yard = Yard(tmp_path, "gate", "door")
+    complete = DetectStream.complete
+
+    def fails_at_the_gate(stream: DetectStream, *given: Any) -> None:
+        if stream.camera == "gate":
+            raise IndexError("no such track")
+        complete(stream, *given)
+
+    monkeypatch.setattr(DetectStream, "complete", fails_at_the_gate)
+    yard.feed("gate")
+    yard.feed("door")
+    assert yard.worker.run_once()
+    assert yard.worker.run_once()
+    assert yard.boxes() == [("door", 0)]
+    assert yard.detect_streams["gate"].counts().dropped == {"failed": 1}
+    assert "camera gate" in caplog.text
 
 
 class FlakyDetector(NumberReader):
