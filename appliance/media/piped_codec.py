@@ -15,7 +15,6 @@ import re
 import select
 import subprocess
 import threading
-import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from fractions import Fraction
 import av
 
 from appliance.base.child_modules import end_child
+from appliance.base.clock import SystemClock
 from appliance.media.hardware_codec import DecodeWay, HardwareFailed, decoder_of
 from appliance.media.source import SECOND_US, StreamInfo, stamp_us
 from appliance.sandbox.sandbox import child_environment
@@ -120,6 +120,7 @@ class PipedCodec:
         self._sent: dict[int, _Sent] = {}
         self._offset = self._last = 0
         self._begins = True
+        self._clock = SystemClock()
         self._start_by = float("inf")
         self._came = self._ended = False
         self._muxer: av.container.OutputContainer | None = None
@@ -206,7 +207,7 @@ class PipedCodec:
     def _take(self) -> list[av.VideoFrame]:
         """Wait until no more packets are without a frame than the decoder holds back. Raises HardwareFailed."""
         with self._arrived:
-            now = time.monotonic()
+            now = self._clock.monotonic()
             self._start_by = min(self._start_by, now + START_S_MAX)
             wait_s = FRAME_S_MAX if self._came else max(FRAME_S_MAX, self._start_by - now)
             if not self._arrived.wait_for(lambda: self._ended or self._due() <= self.delay, wait_s):
