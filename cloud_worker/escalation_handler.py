@@ -211,7 +211,10 @@ class EscalationHandler:
         timings, since = replace(timings, fetch_s=fetch_s), self._clock.monotonic()
         while True:
             try:
-                verdict, rest = await self.breaker.call(lambda: self._begin(case, timings, delivery, looked))
+                if case.files:
+                    verdict, rest = await self.breaker.call(lambda: self._begin(case, timings, delivery, looked))
+                else:  # no engine is asked, so the answer says nothing of it
+                    verdict, rest = await self._begin(case, timings, delivery, looked)
             except EngineUnavailable as error:
                 self._engine_log.report(f"questions wait: {error}")
                 if self._clock.monotonic() - since < self._settings.engine_wait_max_s:

@@ -286,6 +286,22 @@ def test_what_was_kept_of_an_entity_that_is_no_more_is_cleared(
     assert home.kept[others] == b"{}"
 
 
+def test_a_still_outlives_the_connection(site: Callable[..., PublishingSite], home: Listener) -> None:
+    """A short one comes back to us with all that the broker kept; it is no more stale than a long one."""
+    yard = site(pictures=True)
+    until(lambda: home.kept.get("vedette/depot/status") == b"online")
+    yard.raise_alert("a1")
+    yard.still("a1")
+    until(lambda: home.kept.get(STILL) == JPEG)
+    connection = yard.publisher._session._client.socket()
+    assert connection is not None
+    connection.shutdown(2)
+    until(lambda: [body for topic, body, _ in home.heard if topic == STILL][1:], what="the still is sent anew")
+    yard.raise_alert("a2")  # published after whatever the connection brought
+    until(lambda: "a2" in [json.loads(body)["alert"] for topic, body, _ in home.heard if topic.endswith("/alerts")])
+    assert home.kept[STILL] == JPEG
+
+
 def test_a_broker_off_the_site_hears_nothing_that_privacy_forbids(
     site: Callable[..., PublishingSite], home: Listener
 ) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from appliance import wire
 from appliance.base.clock import ManualClock
+from appliance.base.errors import EngineUnavailable
 from appliance.types import JudgeKind
 from cloud_worker.config import HandlingConfig
 from cloud_worker.escalation_handler import EscalationHandler, NullArchive
@@ -147,6 +148,24 @@ def test_what_is_delivered_again_while_it_is_judged_here_is_no_attempt(escalatio
         engine.may_answer.set()
         await judging
         assert first.said == ["ack"]
+
+    asyncio.run(main())
+
+
+def test_an_answer_without_a_picture_does_not_call_the_judge_back(escalation: wire.Escalation) -> None:
+    """It needs no judge: it waits for none, and a judge that asked for a minute of peace keeps it."""
+
+    async def main() -> None:
+        made = handler(Broker({}), Eye())
+
+        async def overloaded() -> None:
+            raise EngineUnavailable("overloaded", 60.0)
+
+        with pytest.raises(EngineUnavailable):
+            await made.breaker.call(overloaded)
+        bare = ScriptedDelivery(escalation.model_copy(update={"media": (), "image_free": True}), 1)
+        await asyncio.wait_for(made.handle(cast(Any, bare)), 20)
+        assert (bare.said, made.breaker.why) == (["ack"], "overloaded")
 
     asyncio.run(main())
 
