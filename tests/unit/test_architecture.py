@@ -52,7 +52,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "appliance.analysis", "appliance.canary.frame_survey", "appliance.canary.light",
         "appliance.canary.shadow_child", "appliance.detect", "appliance.health",
         "appliance.inference", "appliance.lab", "appliance.media", "appliance.motion", "appliance.recheck",
-        "appliance.ingest.probe_process", "appliance.router",
+        "appliance.router",
         "appliance.track", "appliance.types", "cloud_worker.engines", "cloud_worker.decoding", "cloud_worker.images",
     ),
     "onnxruntime": ("appliance.detect.onnx_runtime",),
