@@ -9,10 +9,11 @@ from uuid import uuid4
 
 from appliance.analysis.camera_analysis import CameraAnalysis
 from appliance.analysis.session_tracks import InferenceRequest
-from appliance.base.clock import Clock
+from appliance.base.clock import Clock, ClockStepDetector
 from appliance.base.errors import SourceLost
 from appliance.config import DetectConfig
 from appliance.decode_policy import decode_session
+from appliance.health.clock_offset import STEP_S_MIN
 from appliance.inference.camera_queue import CameraQueue, FrameAges, PacketArrivals, priority_of
 from appliance.inference.inference_worker import QueuedInference
 from appliance.ingest.camera_hardware import SOFTWARE, CameraHardware
@@ -108,10 +109,13 @@ class DetectStream:
         self._session_id = ""
         self._has_header = False  # of this connection
         self._last_t = self._packet_t = float("-inf")
+        self._clock_steps = ClockStepDetector(clock, STEP_S_MIN)
         self._past_decoded = self._past_damaged = 0
         self._examined = 0
 
     def begin(self, info: StreamInfo, session_id: str) -> None:
+        # In the time of the clock as it is now: what comes after it was set back is no repetition.
+        self._last_t += min(0.0, self._clock_steps.step_s())
         self._decoder = Decoder(f"camera {self.camera}", info, self._hardware)
         self._analysis.open(self._decoder, info)
         self._label, self._session_id, self._has_header = info.label, session_id, False

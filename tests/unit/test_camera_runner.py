@@ -72,8 +72,10 @@ class Sink:
         self.ends += 1
 
 
-def a_reader(source: ScriptedSource) -> tuple[ReconnectingReader, Sink, Listener, ManualClock]:
-    clock = ManualClock()
+def a_reader(
+    source: ScriptedSource, clock: ManualClock | None = None
+) -> tuple[ReconnectingReader, Sink, Listener, ManualClock]:
+    clock = clock or ManualClock()
     sink, listener = Sink(), Listener(clock)
     reader = ReconnectingReader(
         "camera gate",
@@ -274,6 +276,35 @@ def test_when_the_clock_of_the_box_is_set_time_is_anchored_anew(ten: Path) -> No
     reader.run()
     assert listener.states == ["connecting", "live", "lost", "live"]
     assert "clock of this appliance was set by -3600 s" in listener.gaps[0][2]
+
+
+class OnTheClock(ScriptedSource):
+    """A camera whose packets have the time of the appliance's clock."""
+
+    def __init__(self, clock: ManualClock, *steps: Path | SourceLost) -> None:
+        super().__init__(*steps, end=CUT)
+        self._clock = clock
+
+    def packets(self) -> Iterator[VideoPacket]:
+        for packet in super().packets():
+            self._clock.advance(0.1)
+            yield replace(packet, t=self._clock.now())
+
+
+def test_after_the_clock_was_set_back_a_gap_is_told_when_it_is(ten: Path) -> None:
+    """A machine whose hardware clock runs in local time is set back by hours soon after its start."""
+    clock = ManualClock()
+    reader, sink, listener, _ = a_reader(OnTheClock(clock, ten, ten, CUT, ten), clock)
+    sink.on_packet = lambda: clock.jump(-7200) if sink.packets == 3 else None
+    sink.stop_after = 14
+    began = clock.now()
+    reader.run()
+    assert listener.states == ["connecting", "live", "lost", "live", "lost", "lost", "live"]
+    told = [each for gap in listener.gaps for each in gap[:2] if each is not None]
+    assert all(began - 7200 <= each <= began - 7190 for each in told), "not in two hours"
+    begin, end, _ = listener.gaps[-1]
+    assert end is not None
+    assert end - begin > 0.5
 
 
 def test_a_source_is_always_closed_and_its_sinks_ended(ten: Path) -> None:

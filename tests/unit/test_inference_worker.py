@@ -133,6 +133,25 @@ def test_what_was_examined_before_a_reconnect_is_not_examined_again(tmp_path: Pa
     assert times[0] == pytest.approx(1.9)
 
 
+def test_a_clock_that_is_set_back_a_little_blinds_no_camera(tmp_path: Path) -> None:
+    """Frames after it have the times of those before it, and are not the same frames again."""
+    yard = Yard(tmp_path, "gate")
+    gate = yard.detect_streams["gate"]
+    gate.end()
+    for run, step_s in (("run2", 0.0), ("run3", -30.0)):
+        yard.clock.jump(step_s)
+        source = FileSource("gate", str(clip(tmp_path / f"{run}.mp4", 20)), yard.clock)
+        gate.begin(source.open(), run)
+        for packet in source.packets():
+            gate.take(packet)
+            yard.worker.run_once()
+        gate.end()
+        source.close()
+    times = [seen.t for seen in yard.emitted.of(FrameBoxes)]
+    assert len(times) >= 39
+    assert times[20] - times[19] == pytest.approx(-30.0, abs=0.3)
+
+
 def test_a_detector_with_a_bug_costs_looks_not_the_process(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     class Broken(NumberReader):
         def detect(self, pictures: object) -> list:  # type: ignore[type-arg]
