@@ -507,6 +507,26 @@ def test_an_ffmpeg_that_is_stuck_in_a_driver_holds_up_nobody(
     child.stdout.close()
 
 
+def test_an_ffmpeg_that_reads_and_never_answers_is_given_up_soon_after_its_start(
+    numbers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its start is waited for once, not with each of the packets that a decoder may hold back."""
+    program = tmp_path / "ffmpeg"
+    program.write_text("#!/bin/sh\nexec 3>&1 cat >/dev/null\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(piped_codec, "START_S_MAX", 1.0)
+    monkeypatch.setattr(piped_codec, "FRAME_S_MAX", 0.01)
+    monkeypatch.setattr(piped_codec, "every_frame", lambda program: ("-fps_mode", "passthrough"))
+    with ClipReader(str(numbers)) as reader:
+        packets = [each.packet for each in reader.packets()]
+        codec = PipedCodec(DecodeWay("v4l2", "ffmpeg", {"h264": "h264_nvv4l2dec"}, program=str(program)), reader.info)
+        began = time.monotonic()
+        with pytest.raises(HardwareFailed, match="gives no picture back"):
+            _give(codec, packets)
+        assert time.monotonic() - began < 5, "one START_S_MAX; before, one for each of 17 packets"
+        codec.close()
+
+
 def _decode_all(reader: ClipReader, device: Device) -> None:
     codec = LibavCodec(ways("cuda", None, "")[0], reader.info, device.libav())
     _give(codec, [each.packet for each in reader.packets()])
