@@ -14,6 +14,7 @@ from pathlib import Path
 import av
 
 from appliance.base.clock import Clock
+from appliance.base.errors import SourceLost
 from appliance.base.telemetry import LogThrottle
 from appliance.media.nal import announced_parameter_sets, keyframe_parameter_sets, keyframe_size
 from appliance.media.segment_writer import SegmentFile, SegmentHead, SegmentWriter, suffix_for
@@ -27,6 +28,7 @@ RETRY_S = 5.0  # after the disk refused
 REPORT_S = 1.0  # of a growing segment to the core: its fragments are shorter, and each report is a write
 HELD_S_MAX = 2.5  # from the last sound to the picture that a segment begins with: above `SOUND_OFF_US_MAX`
 HOLE_S_MAX = 1.0  # frames that go on over a jump of their clock are kept; a longer hole begins a new segment
+KEY_FRAME_S_MAX = 300.0  # a stream without one for so long is connected anew: a segment ends only at a key frame
 RING_FULL = 2  # times its bytes: the core, which deletes the oldest, does not run or must keep them
 
 
@@ -73,6 +75,7 @@ class SegmentRecorder:
         self._segment: SegmentWriter | None = None
         self._cut = self._broken = False
         self._retry_at = 0.0
+        self._key_t: float | None = None
         self._kept_t: float | None = None
         self._reported_t = 0.0
         self._pause: Gap | None = None
@@ -88,7 +91,7 @@ class SegmentRecorder:
         """Begin a connection: the next key frame begins a new segment."""
         self.end()
         self._info, self._session_id, self._size, self._stored_size = info, session_id, info.size, info.size
-        self._sets, self._broken = announced_parameter_sets(info), False
+        self._sets, self._broken, self._key_t = announced_parameter_sets(info), False, None
         self._sound = self._held = None
         if self._target.sound:
             self.warning = ""  # of a connection before
@@ -102,12 +105,19 @@ class SegmentRecorder:
         self._session_id, self._size = session_id, size
 
     def take(self, packet: VideoPacket) -> None:
-        """Record one packet; raise no error of the disk.
+        """Record one packet; raise no error of the disk, but SourceLost if no key frame comes any more.
 
         A packet that the disk refuses is counted in `lost`, and `warning` has the reason.
         """
         if self._info is None or suffix_for(self._info.codec) is None:
             return
+        if packet.keyframe or self._key_t is None:
+            self._key_t = packet.t
+        elif packet.t - self._key_t > KEY_FRAME_S_MAX and not self._target.folder:
+            raise SourceLost(
+                f"camera {self._target.camera}: no key frame came for {KEY_FRAME_S_MAX:g} s; connecting again; set a "
+                "shorter interval of key frames (GOP) at the camera"
+            )
         try:
             self._take(packet, self._info)
         except (OSError, av.error.FFmpegError, ValueError) as error:
@@ -292,6 +302,8 @@ class SegmentRecorder:
     def _report_growth(self, segment: SegmentWriter) -> None:
         if segment.row(complete=False).t_end - self._reported_t > REPORT_S - segment.frame_s / 2:
             self._emit_row(segment, complete=False)
+            if segment.t_end - segment.t_start > self._target.segment_s:  # its key frame is late
+                self._check_room((self._target.root / segment.path).parent)
 
     def _recovered(self, t: float) -> None:
         """End the pause: a fragment is on disk, of a segment that began at `t`."""
