@@ -157,6 +157,19 @@ def test_a_key_that_cannot_be_made_is_told_with_its_place(tmp_path: Path) -> Non
         _ = VapidKey(tmp_path).public
 
 
+def test_a_key_that_cannot_be_read_now_is_a_failure_to_be_tried_again(site: Site) -> None:
+    """It ended the core with 2, after which systemd does not start it again."""
+    site.subscribe("phone")
+    (site.folder / "keys").mkdir(exist_ok=True)
+    key = site.folder / "keys/push.pem"
+    key.write_bytes(b"damaged")
+    result = site.send()
+    assert (result.ok, result.refused) == (False, False)
+    assert "is no key for web push" in result.error
+    key.unlink()
+    assert site.send().ok
+
+
 def test_a_browser_that_is_gone_is_taken_off_and_the_others_get_theirs(site: Site) -> None:
     site.subscribe("old")
     phone = site.subscribe("phone")
