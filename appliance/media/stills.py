@@ -372,4 +372,3 @@ def _bgr_within(frame: av.VideoFrame, side_max: int) -> NDArray[np.uint8]:
     width, height = (max(1, round(side * scale)) for side in (frame.width, frame.height))
     small = frame.reformat(width=width, height=height, format="bgr24", interpolation="AREA")
     return upright_bgr(small, frame)
-
