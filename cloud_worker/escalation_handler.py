@@ -137,7 +137,14 @@ class EscalationHandler:
         self._uplink_log = LogThrottle(logger, clock)
 
     async def handle(self, delivery: Delivery) -> None:
-        """Bring it to an end, or have it delivered again."""
+        """Bring it to an end, or have it delivered again. Raises nothing that a broker, site or judge may cause."""
+        try:
+            await self._handle(delivery)
+        except UplinkError as error:
+            await self._nak(delivery, error)
+
+    async def _handle(self, delivery: Delivery) -> None:
+        """Raise UplinkError."""
         try:
             escalation = parse_escalation(delivery)
         except WireError as error:
@@ -160,8 +167,8 @@ class EscalationHandler:
             await delivery.nak(ELSEWHERE_RETRY_S)
         except EngineError as error:
             await self._retry(delivery, escalation, "engine", str(error))
-        except UplinkError as error:
-            await self._nak(delivery, error)
+        except UplinkError:
+            raise
         except Exception:
             logger.exception("a fault in the worker while judging %s", escalation.id)
             await self._retry(delivery, escalation, "fault", "a fault in the worker")

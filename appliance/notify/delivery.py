@@ -290,6 +290,8 @@ class TargetSender:
         """Send the message of an alert that is not stored; return False if the target does not take it now."""
         if alert.notice.id in self._unrecorded or alert.notice.forbidden:
             return True
+        if alert.notice.expire_t <= self._clock.now():
+            return True  # the notifier gives it up, and counts it, once it is stored
         if self._deps.quiet_reason(self.name, alert.alert.camera, alert.alert.rules):
             return True
         message = self._deps.messages.unstored(alert.notice.id, alert.alert, alert.why)
