@@ -36,6 +36,15 @@ def upright_box(box: Box, turns: int) -> Box:
     return box
 
 
+def upright_bgr(frame: av.VideoFrame, shown: av.VideoFrame | None = None) -> NDArray[np.uint8]:
+    """uint8 BGR (height, width, 3) as the frame is shown: as the detector sees it, and as boxes and masks are meant.
+
+    shown: the frame whose display matrix counts, where `frame` is a smaller copy of it.
+    """
+    image, turns = np.asarray(frame.to_ndarray(format="bgr24"), np.uint8), quarter_turns(shown or frame)
+    return np.ascontiguousarray(np.rot90(image, turns)) if turns else image
+
+
 def at_host(frame: av.VideoFrame) -> av.VideoFrame:
     """Return a frame that a device has decoded, copied from there in the format it has there; any other as it is."""
     there = device_format(frame)
