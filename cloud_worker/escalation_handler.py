@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
+from pydantic import ValidationError
+
 from appliance.base.backoff import Backoff
 from appliance.base.clock import Clock
 from appliance.base.errors import EngineError, EngineUnavailable, UplinkError, VedetteError
@@ -475,16 +477,19 @@ def parse_ids(delivery: Delivery) -> Escalation | None:
     believed = isinstance(name, str) and _NAME.match(name) and found.get("site") == site
     if not believed or step not in range(STEPS_MAX):
         return None
-    return Escalation(
-        id=name,
-        site=site,
-        camera="",
-        alert=alert[:TEXT_CHARS_MAX] if isinstance(alert, str) else "",
-        rule="",
-        kind="",
-        label="",
-        severity="info",
-        t=0.0,
-        created_t=0.0,
-        step=step,
-    )
+    try:
+        return Escalation(
+            id=name,
+            site=site,
+            camera="",
+            alert=alert[:TEXT_CHARS_MAX] if isinstance(alert, str) else "",
+            rule="",
+            kind="",
+            label="",
+            severity="info",
+            t=0.0,
+            created_t=0.0,
+            step=step,
+        )
+    except ValidationError:  # a text that is no Unicode: half a surrogate pair, say
+        return None

@@ -127,8 +127,8 @@ class FrameConverter:
 
 
 def halved(plane: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """uint8 (H, W) to (H // 2, W // 2), each the mean of four."""
-    height, width = plane.shape[0] // 2, plane.shape[1] // 2
+    """uint8 (H, W) to (H // 2, W // 2), each the mean of four; the last row of a strip stays."""
+    height, width = max(1, plane.shape[0] // 2), plane.shape[1] // 2
     whole = plane[: 2 * height, : 2 * width]
     return np.asarray(cv2.resize(whole, (width, height), interpolation=cv2.INTER_AREA), np.uint8)
 

@@ -175,6 +175,18 @@ def test_an_acknowledgement_that_is_not_answered_gives_back_what_another_has_ans
     asyncio.run(main())
 
 
+def test_a_message_whose_alert_is_no_text_is_a_dead_letter_and_not_delivered_for_ever(
+    escalation: wire.Escalation,
+) -> None:
+    async def main() -> None:
+        odd, broker = ScriptedDelivery(escalation, 1), Broker({})
+        odd.data = b'{"id": "esc-1", "site": "depot-7", "alert": "\\ud800"}'
+        await handler(broker, Eye()).handle(cast(Any, odd))
+        assert (odd.said, broker.stored) == (["ack"], {"dead": 1})
+
+    asyncio.run(main())
+
+
 def test_an_answer_without_a_picture_does_not_call_the_judge_back(escalation: wire.Escalation) -> None:
     """It needs no judge: it waits for none, and a judge that asked for a minute of peace keeps it."""
 

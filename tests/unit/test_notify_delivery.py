@@ -167,7 +167,7 @@ def test_an_alert_that_is_not_stored_is_told_in_time_or_not_at_all(site: Notifyi
     made = target_sender(site, sender)
     change = opened("a1", t=site.clock.now())
     (notice,) = site.planner.plan(change, site.clock.now())
-    made.send_unstored(UnstoredAlert(notice, change.alert, "the disk is full"))
+    made.send_unstored(UnstoredAlert(notice, change, "the disk is full"))
     go(made)
     site.clock.advance(11 * 3600)
     go(made)
