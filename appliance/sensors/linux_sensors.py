@@ -122,9 +122,7 @@ class RaplCounters:
             if any(each.name == shown for each in found):  # the memory of a second processor
                 shown += f" ({zone.name})"
             found.append(
-                EnergyReading(
-                    shown, name == "psys", joules=energy * MICRO, wraps_j=most * MICRO if most else None
-                )
+                EnergyReading(shown, name == "psys", joules=energy * MICRO, wraps_j=most * MICRO if most else None)
             )
         return SensorReading(energy=tuple(found))
 
