@@ -386,9 +386,10 @@ class InferenceWorker:
         try:
             client.complete(queued, found)
             self._examined(queued.request, found)
-        except Exception:  # a bug in one camera's tracker must not end the thread that examines all of them
+        except Exception:  # noqa: BLE001 (a bug in one tracker must not end the thread that examines all cameras)
             client.queue.count_dropped("failed")
-            logger.exception("camera %s: what was found could not be taken in", queued.request.tracks.camera)
+            what = f"camera {queued.request.tracks.camera}: what was found could not be taken in"
+            self._repeats.report(what, logging.ERROR, with_traceback=True)
 
     def _note_call(self, seconds: float, frames: int, *, failed: bool) -> None:
         self.mean_ms += (1000 * seconds / frames - self.mean_ms) * (_SMOOTHING if self.mean_ms else 1.0)

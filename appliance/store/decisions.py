@@ -3,7 +3,7 @@
 A row of `decision` is one answer of the router about one event of an alert. Columns that need a word:
 
 - tier: who answers, `edge` (the appliance alone) or `cloud` (the alert is escalated).
-- edge: the appliance's own estimate of the alert, `sure` or `doubtful`; certainty: its value, 0..1.
+- edge: the appliance's own answer (`EdgeAnswer`); certainty: the probability that it is right.
 - flagged: why the cloud is asked although the edge's answer stands meanwhile; '': it is not.
 - moment: when it is sent (`Route.when`); 'never': it is not escalated.
 

@@ -472,6 +472,14 @@ def test_secrets_are_hidden_key_by_key_and_filled_in_again() -> None:
     assert "gate:  # the road" in filled
 
 
+def test_a_secret_in_a_comment_behind_a_value_is_hidden_too_and_values_stay() -> None:
+    text = "site: {name: 'a #1'}  # token: hunter4\nnote: 'x # password: kept'\nport: 1 # password: hunter3\n"
+    shown, hidden = hide_secrets(text)
+    assert (yaml.safe_load(shown), hidden) == (yaml.safe_load(text), ())
+    assert "hunter" not in shown
+    assert "x # password: kept" in shown
+
+
 def test_the_commands_make_and_restore_one(
     box: Box, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

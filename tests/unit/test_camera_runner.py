@@ -13,11 +13,14 @@ import pytest
 from numpy.typing import NDArray
 
 from appliance import config
+from appliance.analysis.camera_analysis import CameraAnalysis
+from appliance.analysis.session_tracks import InferenceRequest
 from appliance.base.backoff import Backoff
 from appliance.base.clock import ManualClock
 from appliance.base.errors import SourceLost, SourceRefused
 from appliance.inference.inference_worker import STUCK_S
 from appliance.ingest.reconnecting_reader import REFUSED_WAIT_S, RETRY_S_MAX, ReconnectingReader
+from appliance.media.decoder import DecodedFrame
 from appliance.media.source import ReceivedBytes, SourceStalled, StreamInfo, VideoPacket
 from appliance.types import CameraMeter, CameraState, Detections, FrameBoxes, Gap, SegmentRow, StreamHeader
 from tests.support.camera_rig import CameraRig
@@ -449,6 +452,31 @@ def test_a_detector_that_hangs_holds_up_neither_camera_nor_recording(tmp_path: P
     counts = house.stream.counts()
     assert counts.dropped["stuck"] == 1
     assert counts.decoded == 40
+
+
+def test_a_bug_in_the_analysis_costs_no_recording_and_passes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One stream, recorded and examined: what the motion gate cannot stand must not keep it from the disk."""
+    made = clip(tmp_path / "c.mp4", 80, b_frames=2)
+    house = House(tmp_path, config.CameraConfig(url=f"file:{made}", loop=False))
+    began, select = house.clock.now(), CameraAnalysis.select
+
+    def fails_at_first(analysis: CameraAnalysis, frame: DecodedFrame) -> InferenceRequest | None:
+        if frame.t < began + 1.5:
+            raise ZeroDivisionError("a frame of no height")
+        return select(analysis, frame)
+
+    monkeypatch.setattr(CameraAnalysis, "select", fails_at_first)
+    house.watch_to_the_end()
+    assert [state.state for state in house.heard.of(CameraState)] == ["connecting", "live", "ended"]
+    assert house.heard.of(Gap) == []
+    rows = {row.path: row for row in house.heard.of(SegmentRow)}
+    assert sum(row.frames for row in rows.values()) == 80
+    assert "ZeroDivisionError" in caplog.text
+    boxes = house.heard.of(FrameBoxes)
+    assert boxes
+    assert all(seen.objects[0].box[0] * 1000 == pytest.approx(10 * (seen.t - began), abs=0.2) for seen in boxes)
 
 
 def test_a_camera_whose_clip_is_gone_says_so(tmp_path: Path) -> None:

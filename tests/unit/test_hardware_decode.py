@@ -235,6 +235,28 @@ def test_what_is_decoded_by_and_how_often_it_failed_is_counted_and_the_session_g
         assert decoders.sessions == 0
 
 
+def test_a_session_is_given_back_also_if_its_last_frames_cannot_be_examined(
+    film: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a GPU that is lost: each reconnection would take another session, until there is none."""
+    decoders = Device().decoders(DecodeConfig(hardware="cuda", fallback=True))
+    analysis = CameraAnalysis("gate", WalkerDetector(), Tracker, DetectConfig())
+    stream = DetectStream(
+        analysis, DetectConfig(), ManualClock(), lambda message: None, hardware=decoders.of("gate", CAMERA)
+    )
+
+    def lost() -> None:
+        raise av.error.ExternalError(1, "the GPU is lost")
+
+    monkeypatch.setattr(analysis, "close", lost)
+    with ClipReader(str(film)) as reader:
+        stream.begin(reader.info, "run")
+        assert decoders.sessions == 1
+        with pytest.raises(av.error.ExternalError):
+            stream.end()
+    assert decoders.sessions == 0
+
+
 def test_the_fake_has_the_signature_of_the_real_one() -> None:
     fake = inspect.signature(FakeAccel)
     given = HWAccel.__doc__ or ""

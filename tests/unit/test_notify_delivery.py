@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from appliance.base.clock import ManualClock
-from appliance.notify.delivery import BACKOFF_LAST_S, TargetSender
+from appliance.notify.delivery import BACKOFF_LAST_S, TargetSender, UnstoredAlert
 from appliance.notify.message import NotificationMessage, SendResult
 from tests.support.notification_site import NotifyingSite, hook
-from tests.support.sample_rows import T0
+from tests.support.sample_rows import T0, opened
 
 OK = SendResult(ok=True, status=200)
 FAILS = SendResult(ok=False, error="it failed")
@@ -160,3 +160,18 @@ def test_an_alert_of_the_moment_in_which_the_clock_is_set_back_is_told(site: Not
     assert (site.notice("a1").window.expire_t, site.notice("a2").window.expire_t) == windows
     go(target_sender(site, sender := ScriptedSender()))
     assert sorted(sender.sent) == ["a1", "a2"]
+
+
+def test_an_alert_that_is_not_stored_is_told_in_time_or_not_at_all(site: NotifyingSite) -> None:
+    sender = ScriptedSender(FAILS, FAILS)
+    made = target_sender(site, sender)
+    change = opened("a1", t=site.clock.now())
+    (notice,) = site.planner.plan(change, site.clock.now())
+    made.send_unstored(UnstoredAlert(notice, change, "the disk is full"))
+    go(made)
+    site.clock.advance(11 * 3600)
+    go(made)
+    assert sender.sent == ["a1", "a1"]
+    site.clock.advance(2 * 3600)
+    go(made)
+    assert sender.sent == ["a1", "a1"], "after expire_hours nobody is told any more"

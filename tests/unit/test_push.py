@@ -201,6 +201,18 @@ def test_a_browser_hears_only_of_cameras_its_person_may_see(site: Site) -> None:
     assert [each.path for each in site.service.pushed] == ["/send/anna"]
 
 
+def test_who_gets_the_name_of_a_removed_user_does_not_get_their_browsers(site: Site) -> None:
+    """Nor does the phone of who left hear again of what happens here."""
+    users, ben = UserStore(site.db), UserRow(name="ben", role="viewer", cameras=None, password="x")
+    users.add(UserRow(name="anna", role="admin", cameras=None, password="x"))
+    users.add(ben)
+    site.subscribe("phone", "ben")
+    site.store.put_preference("ben", PushPreference(urgent=True))
+    users.remove("ben")
+    users.add(ben)
+    assert (site.store.all(), site.store.preferences()) == ([], {})
+
+
 def test_without_browsers_it_is_given_up_in_words(site: Site) -> None:
     result = site.send()
     assert (result.ok, result.refused) == (False, True)
