@@ -138,5 +138,5 @@ def to_detections(
         np.minimum(np.ascontiguousarray(scores, np.float32).reshape(-1), 1.0),
         np.ascontiguousarray(class_ids, np.int32).reshape(-1),
     )
-    finite = np.isfinite(found.boxes).all(axis=1)
+    finite = np.asarray(np.isfinite(found.boxes).all(axis=1), np.bool_)
     return found if finite.all() else found.select(finite)
