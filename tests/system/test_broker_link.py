@@ -29,7 +29,7 @@ from tests.servers.nats import NatsServer, find_nats_servers
 from tests.servers.scripted_broker import GREETING, ScriptedBroker
 from tests.servers.worker import WorkerProcess
 from tests.support.ports import quiet_port
-from tests.support.waiting import PATIENCE, until
+from tests.support.waiting import until, until_async
 
 
 def watch(
@@ -46,11 +46,8 @@ def watch(
         link = NatsLink(address, "test", SystemClock(), choice=choice)
         keeper = asyncio.create_task(link.run())
         try:
-            deadline = time.monotonic() + seconds * PATIENCE
-            while not condition(link):
-                assert not keeper.done(), keeper
-                assert time.monotonic() < deadline, link.state
-                await asyncio.sleep(0.01)
+            await until_async(lambda: condition(link) or keeper.done(), seconds, lambda: link.state)
+            assert not keeper.done(), keeper
         finally:
             await end_tasks(keeper)
         return link

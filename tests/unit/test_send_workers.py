@@ -11,6 +11,7 @@ from appliance.base.clock import SystemClock
 from appliance.uplink.jetstream_publisher import NatsMessage
 from appliance.uplink.send_queue import QueuedEscalation
 from appliance.uplink.send_workers import FLIGHT_BYTES_MAX, Flight, OutgoingMessage, SendWorkers
+from tests.support.waiting import until_async
 
 
 class Script:
@@ -90,8 +91,7 @@ def test_it_gives_way_for_a_moment_only() -> None:
         script = Script(["live"], ["old 1"])
         script.in_flight = lambda name: name == "live" and not script.arrived.is_set()
         sending = asyncio.create_task(workers(script).run_once())
-        while script.begun != ["live", "old 1"]:
-            await asyncio.sleep(0)
+        await until_async(lambda: script.begun == ["live", "old 1"])
         script.arrived.set()
         await sending
         return script.begun
@@ -104,8 +104,7 @@ def test_together_they_have_a_chunk_in_flight_at_most() -> None:
         script = Script([], [f"old {n}" for n in range(30)], size=FLIGHT_BYTES_MAX // 3)
         script.in_flight = lambda name: name == "old 0"
         sending = asyncio.create_task(workers(script).run_once())
-        while len(script.begun) < 20:
-            await asyncio.sleep(0)
+        await until_async(lambda: len(script.begun) == 20)
         script.arrived.set()
         assert await sending == 30
         return script
