@@ -59,7 +59,7 @@ def holds(condition: Callable[[], object], seconds: float, what: str | Callable[
     ends = time.monotonic() + seconds
 
     def is_over() -> bool:
-        assert condition(), what() if callable(what) else what
+        assert condition(), f"it did not last for {seconds:g} s: {what() if callable(what) else what or condition}"
         return time.monotonic() >= ends
 
     until(is_over, seconds, every_s=0.05)
