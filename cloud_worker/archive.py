@@ -23,6 +23,7 @@ from botocore.client import Config as BotoConfig
 from botocore.exceptions import BotoCoreError, ClientError
 from botocore.handlers import add_expect_header
 from botocore.parsers import ResponseParserError
+from pydantic import ValidationError
 from urllib3.exceptions import HTTPError
 
 from appliance.base.backoff import Backoff
@@ -47,6 +48,7 @@ _ANSWER_ERRORS = (
 )
 _NEVER = frozenset({400, 401, 403, 404})  # wrong key, no bucket: trying again does not help this object
 ArchiveResult = Literal["stored", "known", "failed", "left_out"]
+LINKS_CHARS_MAX = 32 * 1024  # half of the longest verdict that a broker keeps
 KNOWN_MAX = 8192  # digests of images stored lately, 64 bytes each
 _EXTENSION = {"image/jpeg": "jpg", "image/webp": "webp", "video/mp4": "mp4"}
 
@@ -100,7 +102,7 @@ class S3Archive:
         wanted: list[tuple[str, str, str]] = [(ref.kind, ref.id, self._media_key(verdict.site, ref)) for ref in refs]
         wanted.append(("verdict", "", self._verdict_key(verdict)))
         try:
-            return tuple(
+            links = tuple(
                 ArchiveLink.model_validate(
                     {
                         "kind": kind,
@@ -115,6 +117,12 @@ class S3Archive:
         except NotSigned as error:
             self._report(f"the archive's links cannot be signed: {error}")
             return ()
+        except ValidationError:
+            links = ()
+        if not links or sum(len(each.url) for each in links) > LINKS_CHARS_MAX:
+            self._report("the archive's links are too long for a verdict, which goes without: credentials make them so")
+            return ()
+        return links
 
     def put(self, case: JudgeCase, verdict: Verdict) -> None:
         try:

@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
+from pydantic import ValidationError
+
 from appliance.base.backoff import Backoff
 from appliance.base.clock import Clock
 from appliance.base.errors import EngineError, EngineUnavailable, UplinkError, VedetteError
@@ -137,7 +139,14 @@ class EscalationHandler:
         self._uplink_log = LogThrottle(logger, clock)
 
     async def handle(self, delivery: Delivery) -> None:
-        """Bring it to an end, or have it delivered again."""
+        """Bring it to an end, or have it delivered again. Raises nothing that a broker, site or judge may cause."""
+        try:
+            await self._handle(delivery)
+        except UplinkError as error:
+            await self._nak(delivery, error)
+
+    async def _handle(self, delivery: Delivery) -> None:
+        """Raise UplinkError."""
         try:
             escalation = parse_escalation(delivery)
         except WireError as error:
@@ -160,8 +169,8 @@ class EscalationHandler:
             await delivery.nak(ELSEWHERE_RETRY_S)
         except EngineError as error:
             await self._retry(delivery, escalation, "engine", str(error))
-        except UplinkError as error:
-            await self._nak(delivery, error)
+        except UplinkError:
+            raise
         except Exception:
             logger.exception("a fault in the worker while judging %s", escalation.id)
             await self._retry(delivery, escalation, "fault", "a fault in the worker")
@@ -211,7 +220,10 @@ class EscalationHandler:
         timings, since = replace(timings, fetch_s=fetch_s), self._clock.monotonic()
         while True:
             try:
-                verdict, rest = await self.breaker.call(lambda: self._begin(case, timings, delivery, looked))
+                if case.files:
+                    verdict, rest = await self.breaker.call(lambda: self._begin(case, timings, delivery, looked))
+                else:  # no engine is asked, so the answer says nothing of it
+                    verdict, rest = await self._begin(case, timings, delivery, looked)
             except EngineUnavailable as error:
                 self._engine_log.report(f"questions wait: {error}")
                 if self._clock.monotonic() - since < self._settings.engine_wait_max_s:
@@ -465,16 +477,19 @@ def parse_ids(delivery: Delivery) -> Escalation | None:
     believed = isinstance(name, str) and _NAME.match(name) and found.get("site") == site
     if not believed or step not in range(STEPS_MAX):
         return None
-    return Escalation(
-        id=name,
-        site=site,
-        camera="",
-        alert=alert[:TEXT_CHARS_MAX] if isinstance(alert, str) else "",
-        rule="",
-        kind="",
-        label="",
-        severity="info",
-        t=0.0,
-        created_t=0.0,
-        step=step,
-    )
+    try:
+        return Escalation(
+            id=name,
+            site=site,
+            camera="",
+            alert=alert[:TEXT_CHARS_MAX] if isinstance(alert, str) else "",
+            rule="",
+            kind="",
+            label="",
+            severity="info",
+            t=0.0,
+            created_t=0.0,
+            step=step,
+        )
+    except ValidationError:  # a text that is no Unicode: half a surrogate pair, say
+        return None

@@ -12,6 +12,7 @@ Only the machine itself can reach these addresses. Unmeasured: on a machine of t
 from __future__ import annotations
 
 import asyncio
+import http.client
 import json
 import logging
 import urllib.error
@@ -30,6 +31,16 @@ ANSWER_S_MAX = 2.0  # of a service on the machine itself
 ANSWER_BYTES_MAX = 64 * 1024  # some hundred bytes are usual
 _TOKEN_S = "300"  # life of a session token of AWS
 _NONE = 404  # HTTP: no notice has been given
+# Any of them is an answer that is none of such a service: no HTTP, no JSON, or JSON of another shape.
+_ANSWER_ERRORS = (
+    OSError,
+    http.client.HTTPException,
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    RecursionError,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +61,7 @@ class SpotWatch:
         while True:
             try:
                 left_s = await asyncio.to_thread(self._left_s)
-            except (OSError, ValueError, LookupError, TypeError) as error:
+            except _ANSWER_ERRORS as error:
                 self._log.report(f"the notices of the spot market cannot be read: {error} (spot.kind, spot.url)")
             else:
                 if left_s is not None:
@@ -59,7 +70,7 @@ class SpotWatch:
             await asyncio.sleep(self._settings.every_s)
 
     def _left_s(self) -> float | None:
-        """Return the seconds until the machine is taken back; None: there is no notice. Raise OSError, ValueError."""
+        """Return the seconds until the machine is taken back; None: there is no notice. Raise any of _ANSWER_ERRORS."""
         grace_s = self._settings.grace_s
         if self._settings.kind == "gcp":
             path, headers = "/computeMetadata/v1/instance/preempted", {"Metadata-Flavor": "Google"}

@@ -179,7 +179,8 @@ class HttpServer:
 
     async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer one request. Raise ValueError for one that cannot be read."""
-        first, *lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").rstrip().split("\r\n")
+        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), REQUEST_S_MAX)  # an answer may take far longer
+        first, *lines = head.decode("latin-1").rstrip().split("\r\n")
         method, path, *_ = first.split(" ")
         headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
         length = int(headers.get("content-length", "0")) if self._body_bytes_max else 0
@@ -191,11 +192,11 @@ class HttpServer:
         else:
             answer = HttpAnswer("413 Content Too Large", f"at most {self._body_bytes_max} bytes\n".encode())
         more = "".join(f"{name}: {value}\r\n" for name, value in answer.headers.items())
-        head = (
+        status = (
             f"HTTP/1.1 {answer.status}\r\nContent-Type: {answer.type}\r\nContent-Length: {len(answer.body)}\r\n"
             f"{more}Connection: close\r\nCache-Control: no-store\r\n\r\n"
         )
-        writer.write(head.encode() + (b"" if method == "HEAD" else answer.body))
+        writer.write(status.encode() + (b"" if method == "HEAD" else answer.body))
         await writer.drain()
 
 

@@ -42,11 +42,11 @@ def hide_secrets(text: str) -> tuple[str, tuple[str, ...]]:
     """
     paths = [path[1:] for path, value in texts_in(_data(text)) if is_secret(path, value)]
     hidden = edit(text, [SiteChange(path, HIDDEN) for path in paths])
-    scrubber = SecretScrubber(())
-    lines = [
-        scrubber.scrub_site(line) if line.lstrip().startswith("#") else line
-        for line in hidden.splitlines(keepends=True)
-    ]
+    scrubber, lines, held = SecretScrubber(()), hidden.splitlines(keepends=True), _data(hidden)
+    for n, line in enumerate(lines):
+        shown = _COMMENT.sub(lambda comment: scrubber.scrub_site(comment[0]), line)
+        if shown != line and _holds("".join([*lines[:n], shown, *lines[n + 1 :]]), held):  # else it is in a value
+            lines[n] = shown
     return "".join(lines), tuple(_dotted(path) for path in paths)
 
 
@@ -72,6 +72,13 @@ def _data(text: str) -> Any:
         raise PreconditionError("the site file is not YAML") from None
 
 
+def _holds(text: str, data: Any) -> bool:
+    try:
+        return bool(yaml.safe_load(text) == data)
+    except yaml.YAMLError:
+        return False
+
+
 def _dotted(path: KeyPath) -> str:
     return ".".join(map(str, path))
 
@@ -90,6 +97,7 @@ _BLOCK = 1 << 20  # bytes read at once
 # Errors of zipfile on data that is no archive; RuntimeError has RecursionError and NotImplementedError under it.
 _UNREADABLE = (zipfile.BadZipFile, zlib.error, EOFError, ValueError, OSError, RuntimeError)
 _VARIABLE = re.compile(r"\$\{([A-Za-z_]\w*)")
+_COMMENT = re.compile(r"(?:^|(?<=\s))#.*")
 
 
 class BackupFileItem(BaseModel):

@@ -180,7 +180,7 @@ def _take_place(ready: ReadyRestore, site_file: Path, root: Path) -> None:
         if (staged / name).exists():
             _move(root / name, aside / name)
             _move(staged / name, root / name)
-    for name, path in ((SITE, site_file), (SECRETS, secrets_path(site_file))):
+    for name, path in ((SECRETS, secrets_path(site_file)), (SITE, site_file)):  # which a start reads before it goes on
         if (staged / name).exists():
             if path.exists() and not (aside / name).exists():
                 write_file(aside / name, path.read_bytes())

@@ -1,6 +1,6 @@
 """Encrypts the secrets of a backup under a passphrase: AES-256-GCM with a key by scrypt.
 
-Both are from the package cryptography, which takes 9 MB and is loaded with the first backup that has secrets.
+The package cryptography has both. It takes 9 MB, and is loaded with the first backup that has secrets.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import os
 from appliance.base.errors import PreconditionError, UsageError
 
 PASSPHRASE_LENGTH_MIN = 10  # as a password (passwords.LENGTH_MIN); scrypt slows down guessing
-_COST, _BLOCK, _LANES = 2**15, 8, 1  # 32 MB, a tenth of a second: who tries a billion passphrases pays for each
-_COST_MAX, _BLOCK_MAX, _LANES_MAX = 2**17, 16, 4  # of a box that comes from anywhere
+_COST, _BLOCK, _LANES = 2**15, 8, 1  # 32 MB and a tenth of a second for each passphrase that is tried
+_COST_MAX, _BLOCK_MAX, _LANES_MAX = 2**17, 16, 4  # for a backup of unknown origin
 _NAME = b"vedette.backup 1"
 
 
@@ -43,7 +43,7 @@ def unseal(box: bytes, passphrase: str) -> bytes:
         return AESGCM(_key(passphrase, salt, n, r, p)).decrypt(nonce, sealed, _NAME)
     except InvalidTag:
         raise PreconditionError("this is not the passphrase that its secrets were sealed with") from None
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         raise PreconditionError("its sealed secrets are damaged") from None
 
 

@@ -1,7 +1,7 @@
 """Runs the long-lived services, one named thread each; stops them in reverse order, and all when one fails.
 
-A service that only talks to others (the uplink, the notifier, MQTT) is guarded by `ServiceRestarts`: a bug in it, as an
-answer that nobody thought of may wake, is its own end and not that of the recording. It is run again after a while.
+`ServiceRestarts` guards a service that only talks to others (the uplink, the notifier, MQTT): when a bug ends it,
+recording goes on, and the service is run again after a while.
 """
 
 from __future__ import annotations
@@ -94,7 +94,10 @@ class ServiceGroup:
         if thread is None:
             return
         self._retired.append(service)
-        service.stop()
+        try:
+            service.stop()
+        except Exception:  # the others are stopped all the same
+            logger.exception("%s could not be asked to stop", service.name)
         thread.join(self._stop_s_max)
         if thread.is_alive():
             logger.warning(
@@ -169,11 +172,15 @@ class ServiceRestarts:
         def run() -> None:
             backoff = Backoff(RESTART_FIRST_S, RESTART_LAST_S)
             while True:
+                ends = stopped.is_set()
                 try:
                     return service.run()
                 except (UsageError, StoreError):
                     raise
                 except Exception as error:
+                    if ends:
+                        logger.exception("%s failed while it closed", service.name)
+                        return None
                     logger.exception("%s failed by a bug; it is started again, and the others go on", service.name)
                     if self._count(service.name, type(error).__name__) == 1:
                         backoff.reset()

@@ -78,10 +78,6 @@ class Publisher:
         self._put_target(target, data)
         return new_bytes
 
-    def assign(self, site: str, assignment: bytes) -> None:
-        """Sign what a site gets, in a director's repository."""
-        self._put_target(f"sites/{site}.json", assignment)
-
     def refresh(self) -> None:
         """Sign the same state anew, before its signatures expire."""
         self._sign_all(self._targets())

@@ -1,9 +1,6 @@
 """Check that a bundle is genuine: a client of The Update Framework (TUF 1.0, python-tuf) over any repository.
 
-Two roles sign, as in Uptane 2.1. The publisher (PUBLISHER) signs what is genuine: its targets are manifests, and a
-manifest names the hash of every file. The director (DIRECTOR) rolls models out to sites. It has a repository and keys
-of its own, with one target for each site that names the bundle of the site. Whoever steals the director's keys can hold
-a site on an old bundle, but cannot add a bundle.
+The publisher signs what is genuine: its targets are manifests, and a manifest names the hash of every file.
 
 TUF refuses what is not signed by enough keys, is older than what was seen, does not belong together or has expired. A
 clock that stands before the time of the last refresh would let what has expired pass, and is refused, too. Whatever is
@@ -19,13 +16,11 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
-from pydantic import ValidationError
 from tuf.api import exceptions
 from tuf.api.metadata import Metadata, Root, Targets
 from tuf.ngclient import FetcherInterface, Updater, UpdaterConfig
 
 from appliance.base.clock import Clock, SystemClock
-from appliance.base.config_model import ConfigModel
 from appliance.base.errors import ModelError, PreconditionError
 from appliance.bundle.bundle_store import locked
 from appliance.bundle.manifest import (
@@ -38,16 +33,8 @@ from appliance.bundle.manifest import (
 )  # fmt: skip
 from appliance.bundle.repositories import FileMissing, Repository, open_repository
 
-PUBLISHER, DIRECTOR = "publisher", "director"
 CLOCK_SLACK_S = 86_400.0  # a real-time clock without a battery may lose hours, and nothing expires within a day
 _ANCHOR, _ADDRESS, _SEEN, _METADATA = "root.json", "address", "seen_utc", "metadata"
-
-
-class Assignment(ConfigModel):
-    """A director's signed choice for one site. cameras: with a bundle of their own; each value is `NAME@VERSION`."""
-
-    bundle: str
-    cameras: dict[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,14 +143,6 @@ class TrustedRepository:
             raise ModelError(f"{self.repository.address}: the manifest of {ref} calls itself {manifest.ref}")
         return Genuine(manifest, data)
 
-    def assigned(self, site: str) -> Assignment:
-        """Return what this director signed for `site`. Raise ModelError."""
-        data = self.target(f"sites/{site}.json", MANIFEST_BYTES_MAX)
-        try:
-            return Assignment.model_validate_json(data)
-        except ValidationError:
-            raise ModelError(f"{self.repository.address}: what it has for the site {site} is no assignment") from None
-
     def _check_clock(self) -> None:
         try:
             seen = float((self._folder / _SEEN).read_text(encoding="utf-8"))
@@ -212,9 +191,9 @@ def _refusal(error: exceptions.RepositoryError) -> str:
     return str(error)
 
 
-def trust_folder(root: Path, role: str) -> Path:
-    """Return where the store at `root` keeps whom it trusts as PUBLISHER or DIRECTOR."""
-    return root / ".trust" / role
+def trust_folder(root: Path) -> Path:
+    """Return where the store at `root` keeps the publisher that it trusts."""
+    return root / ".trust" / "publisher"
 
 
 def newest_version(offered: Iterable[BundleRef], name: str) -> BundleRef:

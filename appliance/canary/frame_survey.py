@@ -16,10 +16,8 @@ import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
 from appliance.base.clock import SystemClock, process_cpu_s
@@ -39,6 +37,7 @@ from appliance.canary.paired_frames import (
 from appliance.detect import detector as detectors
 from appliance.ingest.clip_reader import ClipReader
 from appliance.media.decoder import DecodedFrame, Decoder
+from appliance.media.frames import upright_bgr
 from appliance.sandbox.peak_memory import peak_mb
 
 SCORE_MIN = 0.1  # what is weaker says nothing
@@ -103,7 +102,7 @@ def surveyed(task: SurveyTask) -> Generator[float, None, dict[str, Any]]:
             for decoded in sampled(Path(file.path), task.every_s, keys_only=task.keys_only):
                 if len(frames) >= FRAMES_MAX:
                     break
-                pixels = cast("NDArray[np.uint8]", decoded.av_frame.to_ndarray(format="bgr24"))
+                pixels = upright_bgr(decoded.av_frame)
                 cpu = time.process_time()
                 found = network.detect([pixels])[0]
                 cpu_ms = (time.process_time() - cpu) * 1000
@@ -209,7 +208,7 @@ def compare_costs(values: dict[str, Any]) -> Generator[float, None, list[tuple[f
         yield round(number / len(files), 4)
         try:
             for decoded in sampled(Path(file.path), task.every_s, keys_only=task.keys_only):
-                pixels = decoded.av_frame.to_ndarray(format="bgr24")
+                pixels = upright_bgr(decoded.av_frame)
                 turns = (first, second) if len(pairs) % 2 else (second, first)
                 rounds = [{network: _cpu_ms(network, pixels) for network in turns} for _ in range(COST_ROUNDS)]
                 first_ms, second_ms = (min(spent[network] for spent in rounds) for network in (first, second))

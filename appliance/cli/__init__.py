@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from appliance.base.command_end import os_error_text, report, run_to_end
 from appliance.base.errors import ConfigError, UsageError, VedetteError
 from appliance.base.telemetry import configure_logging
-from appliance.cli.appliance_commands import APPLIANCE
+from appliance.cli.appliance_options import APPLIANCE
 from appliance.cli.command_table import build_parser
-from appliance.cli.lab_commands import LAB
-from appliance.cli.network_commands import NETWORKS
-from appliance.cli.replay_commands import REPLAY
-from appliance.cli.scenario_commands import SCENARIO
+from appliance.cli.lab_options import LAB
+from appliance.cli.model_options import MODELS
+from appliance.cli.replay_options import REPLAY
+from appliance.cli.scenario_options import SCENARIO
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ _ORDER = (
     "notify", "models", "advise", "candidate", "users", "diagnostics", "backup", "restore", "cameras", "judge", "demo",
 )  # fmt: skip
 COMMANDS = sorted(
-    (command for table in (APPLIANCE, NETWORKS, SCENARIO, LAB, REPLAY) for command in table.rows),
+    (command for table in (APPLIANCE, MODELS, SCENARIO, LAB, REPLAY) for command in table.rows),
     key=lambda command: _ORDER.index(command.name.split()[0]),
 )
 

@@ -16,7 +16,7 @@ from appliance.bundle.bundle_store import BundleStore, InForce, incoming, locked
 from appliance.bundle.manifest import MANIFEST_FILE, BundleManifest, BundleRef, ModelEntry, check_minimum, read_manifest
 from appliance.bundle.repositories import OciRepository, open_repository
 from appliance.bundle.rollout import begin_rollout, begin_shadow, end_shadow, shadow_of
-from appliance.bundle.trust import PUBLISHER, TrustedRepository, newest_version, read_root, trust_folder
+from appliance.bundle.trust import TrustedRepository, newest_version, read_root, trust_folder
 from appliance.canary.shadow_cost import EVERY_S, bundle_bytes, needed_bytes, shortage
 from appliance.detect.bundle_maker import describe_network
 from appliance.detect.model_download import ModelDownload, ModelStatus, model_status
@@ -301,7 +301,7 @@ def publish_command(
 
 
 def _trusted(store: BundleStore, address: str, root: Path | None) -> TrustedRepository:
-    folder = trust_folder(store.root, PUBLISHER)
+    folder = trust_folder(store.root)
     if root is not None:
         if not address:
             raise UsageError("--root belongs to an address: add --from")

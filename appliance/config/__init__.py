@@ -28,6 +28,11 @@ if TYPE_CHECKING:
     from appliance.config.camera_config import PrivacyConfig as PrivacyConfig
     from appliance.config.camera_config import Rule as Rule
     from appliance.config.camera_config import rule_labels as rule_labels
+    from appliance.config.costs_config import CloudCostConfig as CloudCostConfig
+    from appliance.config.costs_config import CostsConfig as CostsConfig
+    from appliance.config.costs_config import EdgeCostConfig as EdgeCostConfig
+    from appliance.config.costs_config import JudgeCostConfig as JudgeCostConfig
+    from appliance.config.dashboard_config import DashboardConfig as DashboardConfig
     from appliance.config.escalation_config import BudgetConfig as BudgetConfig
     from appliance.config.escalation_config import EscalationConfig as EscalationConfig
     from appliance.config.escalation_config import LocalJudgeConfig as LocalJudgeConfig
@@ -50,13 +55,8 @@ if TYPE_CHECKING:
     from appliance.config.notify_targets import signing_key as signing_key
     from appliance.config.site_file import AdjoiningConfig as AdjoiningConfig
     from appliance.config.site_file import AlertsConfig as AlertsConfig
-    from appliance.config.site_file import CloudCostConfig as CloudCostConfig
-    from appliance.config.site_file import CostsConfig as CostsConfig
-    from appliance.config.site_file import DashboardConfig as DashboardConfig
     from appliance.config.site_file import DashboardSections as DashboardSections
     from appliance.config.site_file import DecisionConfig as DecisionConfig
-    from appliance.config.site_file import EdgeCostConfig as EdgeCostConfig
-    from appliance.config.site_file import JudgeCostConfig as JudgeCostConfig
     from appliance.config.site_file import LoadSheddingConfig as LoadSheddingConfig
     from appliance.config.site_file import ReplaySections as ReplaySections
     from appliance.config.site_file import SiteConfig as SiteConfig
@@ -79,6 +79,8 @@ _HOMES = {
         "BlurMode CameraConfig CameraDecodeConfig CameraName DecodeConfig DetectConfig DwellRule "
         "EnterRule ExitRule LatencyMode LineRule PrivacyConfig Rule rule_labels"
     ),
+    "appliance.config.costs_config": "CloudCostConfig CostsConfig EdgeCostConfig JudgeCostConfig",
+    "appliance.config.dashboard_config": "DashboardConfig",
     "appliance.config.escalation_config": (
         "BudgetConfig EscalationConfig LocalJudgeConfig OffPeakConfig PricesConfig RouterConfig TtlHoursConfig "
         "UplinkConfig"
@@ -89,9 +91,8 @@ _HOMES = {
         "AppriseTarget HttpTarget NtfyTarget PushTarget Target WebhookTarget signing_key"
     ),
     "appliance.config.site_file": (
-        "AdjoiningConfig AlertsConfig CloudCostConfig CostsConfig DashboardConfig DashboardSections DecisionConfig "
-        "EdgeCostConfig JudgeCostConfig LoadSheddingConfig ReplaySections SiteConfig SiteIdentity load "
-        "loads of_cameras"
+        "AdjoiningConfig AlertsConfig DashboardSections DecisionConfig LoadSheddingConfig ReplaySections SiteConfig "
+        "SiteIdentity load loads of_cameras"
     ),
     "appliance.config.storage_config": "CameraQuotaConfig StorageConfig",
     "appliance.config.values": "DAYS Schedule Share SharePoint id_of",

@@ -1,17 +1,13 @@
-"""The whole site file, its small sections, and how it is loaded.
-
-The description of each price says where its default is from; the dashboard and docs/costs.md show it beside the price.
-"""
+"""The whole site file, its small sections, and how it is loaded."""
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from appliance.base import yamlfile
 from appliance.base.broker_config import BrokerConfig
@@ -19,68 +15,21 @@ from appliance.base.config_model import ConfigModel
 from appliance.base.detector_config import DetectorConfig
 from appliance.config.arming_config import ArmingConfig
 from appliance.config.camera_config import CameraConfig, CameraName, DecodeConfig, polygon_area
+from appliance.config.costs_config import CostsConfig
+from appliance.config.dashboard_config import DashboardConfig
 from appliance.config.escalation_config import EscalationConfig, UplinkConfig
 from appliance.config.ingest_config import OWN_NETWORKS_MAX, HealthConfig, IngestConfig, RecheckConfig
 from appliance.config.mqtt_config import MqttConfig
 from appliance.config.notify_targets import Target, TargetName
 from appliance.config.secrets_file import variables
 from appliance.config.storage_config import StorageConfig
-from appliance.config.values import Amount, Title
+from appliance.config.values import Title
 from appliance.types import Decision, Severity
 from appliance.wire import LANGUAGES
 
-TOKEN_LENGTH_MIN = 12  # 12 random letters and digits have 71 bits
 CAMERAS_MAX = 256  # a file with 20,000 was checked for a minute, and no appliance decodes 256
 ADJOINING_MAX = 64  # pairs of zones; eight cameras around a house have some twelve
 PASSAGE_AREA_MAX = 0.5  # share of the picture: a zone of nearly all of it says nothing about where somebody left
-_GB = "1 GB by mobile network in the UK, 2023, by cable.co.uk (237 countries: Israel 0.02, USA 6.00)"
-_PI_NODE = "a Raspberry Pi 5 as a node in a shop, early 2026: 150 over 3 years, 5 a month for its connection"
-
-
-class EdgeCostConfig(ConfigModel):
-    """The costs of one appliance. operations_million: people and services, for a million inferences."""
-
-    device_price: Annotated[Amount, Field(description=_PI_NODE)] = 150.0
-    device_years: Annotated[float, Field(gt=0, le=50, description=_PI_NODE)] = 3.0
-    power_w: Annotated[
-        Amount, Field(description="a Raspberry Pi 5 under load, at the wall: github.com/geerlingguy/sbc-reviews 60")
-    ] = 9.0
-    electricity_kwh: Annotated[Amount, Field(description="0.10 a kWh, early 2026; in much of Europe 0.30")] = 0.10
-    connectivity_month: Annotated[Amount, Field(description=_PI_NODE)] = 5.0
-    maintenance_month: Annotated[Amount, Field(description="nothing until you say so")] = 0.0
-    operations_million: Annotated[Amount, Field(description="nothing until you say so")] = 0.0
-
-
-class CloudCostConfig(ConfigModel):
-    """The costs of sending every main stream to the cloud and of running the detector there.
-
-    gpu_use: the share of its paid hours in which the GPU works. uplink_gb: also of what escalations send; where
-    escalation.prices.uplink_gb is named and this is not, that one; None: always that one.
-    """
-
-    gpu_hour: Annotated[Amount, Field(description="an NVIDIA L4 on demand, RunPod by deploybase.ai, 2026")] = 0.44
-    inferences_hour: Annotated[
-        float, Field(gt=0, description="one in 10 ms on an L4, early 2026: an upper bound of its time")
-    ] = 360_000.0
-    gpu_use: Annotated[float, Field(gt=0, le=1, description="never idle; at 0.1 an inference costs ten times")] = 1.0
-    uplink_gb: Annotated[Amount | None, Field(description=_GB)] = 0.62
-
-
-class JudgeCostConfig(ConfigModel):
-    """The prices of the judge's GPU, for spot beside reserved. warm_hours_day: it is kept on for, used or not."""
-
-    spot_hour: Annotated[Amount, Field(description="an H100 on the spot market, early 2026")] = 0.80
-    reserved_hour: Annotated[Amount, Field(description="an H100, early 2026; an H200 3.69")] = 2.01
-    warm_hours_day: Annotated[float, Field(ge=0, le=24, description="always: a cold model takes a minute")] = 24.0
-
-
-class CostsConfig(ConfigModel):
-    """The prices behind the comparison on the page Savings, all in one currency."""
-
-    currency: Annotated[str, Field(min_length=1, max_length=8, description="that of the defaults")] = "USD"
-    edge: EdgeCostConfig = EdgeCostConfig()
-    cloud: CloudCostConfig = CloudCostConfig()
-    judge: JudgeCostConfig = JudgeCostConfig()
 
 
 class LoadSheddingConfig(ConfigModel):
@@ -167,81 +116,6 @@ class AlertsConfig(ConfigModel):
     pre_roll_s: Annotated[float, Field(ge=0, le=60)] = 5.0
     post_roll_s: Annotated[float, Field(ge=0, le=60)] = 5.0
     adjoining: Annotated[tuple[AdjoiningConfig, ...], Field(max_length=ADJOINING_MAX)] = ()
-
-
-class DashboardConfig(ConfigModel):
-    enabled: bool = True
-    host: str = "127.0.0.1"
-    port: Annotated[int, Field(ge=0, le=65535)] = 8080
-    token: SecretStr | None = None
-    allowed_hosts: tuple[str, ...] = ()
-    trusted_proxies: tuple[str, ...] = ()
-    user_header: Annotated[str, Field(pattern=r"^([A-Za-z][A-Za-z0-9-]{0,63})?$")] = ""
-    public_url: Annotated[str, Field(pattern=r"^(https?://[^\s?#@]+)?$")] = ""
-    protocol: Literal["auto", "https", "http"] = "auto"
-    second_factor: tuple[Literal["viewer", "reviewer", "admin"], ...] = ()
-    certificate: Path | None = None
-    certificate_key: Path | None = None
-    analyze_per_minute: Annotated[int, Field(ge=0, le=6000)] = 30
-
-    @model_validator(mode="after")
-    def _pair(self) -> DashboardConfig:
-        if (self.certificate is None) != (self.certificate_key is None):
-            raise ValueError("certificate and certificate_key belong together: name both PEM files, or neither")
-        if self.certificate is not None and self.protocol == "http":
-            raise ValueError("a certificate is for https: leave protocol out, or the certificate")
-        return self
-
-    @model_validator(mode="after")
-    def _named_by_a_proxy(self) -> DashboardConfig:
-        if self.user_header and not self.trusted_proxies:
-            raise ValueError("user_header is believed of a proxy alone: name its address in trusted_proxies")
-        if self.user_header.lower() in {"authorization", "cookie", "host", "origin", "forwarded", "x-forwarded-for"}:
-            raise ValueError(f"user_header {self.user_header} is taken: let the proxy name the user in one of its own")
-        return self
-
-    @property
-    def is_on_loopback(self) -> bool:
-        """True if it can be reached from this machine alone."""
-        return self.host in {"127.0.0.1", "localhost", "::1"}
-
-    @property
-    def speaks_https(self) -> bool:
-        """True with `auto` if it has a certificate, or serves others than this machine without a proxy before it."""
-        if self.protocol != "auto":
-            return self.protocol == "https"
-        return self.certificate is not None or not (self.is_on_loopback or self.trusted_proxies)
-
-    @field_validator("token")
-    @classmethod
-    def _hard_to_guess(cls, token: SecretStr | None) -> SecretStr | None:
-        if token is not None and len(token.get_secret_value()) < TOKEN_LENGTH_MIN:
-            raise ValueError(
-                f"a token has at least {TOKEN_LENGTH_MIN} characters: take what `openssl rand -hex 16` prints, "
-                "and sign in with it once more"
-            )
-        return token
-
-    @field_validator("trusted_proxies")
-    @classmethod
-    def _networks(cls, proxies: tuple[str, ...]) -> tuple[str, ...]:
-        for each in proxies:
-            try:
-                ipaddress.ip_network(each, strict=False)
-            except ValueError:
-                raise ValueError(f"`{each}` is no address or network such as 127.0.0.1 or 172.18.0.0/16") from None
-        return proxies
-
-    @property
-    def open_to_all(self) -> str:
-        """Why it may not be served while there are no users, with the remedy; '': it may."""
-        if self.is_on_loopback or self.token is not None:
-            return ""
-        return (
-            f"dashboard.host {self.host} is open to the network, and nobody is known who may sign in: add a user "
-            "(vedette users add NAME --role admin --config FILE), set dashboard.token (for example ${VEDETTE_TOKEN}), "
-            "or keep host 127.0.0.1 and use a tunnel"
-        )
 
 
 @dataclass(frozen=True, slots=True)

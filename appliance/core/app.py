@@ -16,7 +16,7 @@ from uuid import uuid4
 
 from appliance.base.clock import Clock, SystemClock, local_day
 from appliance.base.errors import MissingDependency, StoreError, UsageError
-from appliance.base.library_identifiers import remove_identifiers
+from appliance.base.library_telemetry import remove_identifiers
 from appliance.base.malloc import TRIM_EVERY_S, hold_little, spare_what_stays, trim_heaps
 from appliance.base.shared_methods import share_methods
 from appliance.base.telemetry import LogRing

@@ -60,7 +60,7 @@ from appliance.store.quotas import StorageLimits
 from appliance.store.retention import Retention
 from appliance.store.users import AccessLog, UserStore
 from appliance.store.write_backlog import WriteBacklog
-from appliance.types import Alert, HealthKind, RebaselineCommand, RecheckResult
+from appliance.types import AlertChange, HealthKind, RebaselineCommand, RecheckResult
 from appliance.uplink.local_judge import LocalJudge, LocalJudgeSources
 from appliance.uplink.outbox import CommitBatcher, Outbox, OutboxQuota, OutboxUpkeep
 from appliance.uplink.pool_monitor import PoolState
@@ -411,9 +411,9 @@ class _CoreListener(CoreListener):
         if self.notifier is not None:
             self.notifier.wake()
 
-    def alert_unstored(self, alert: Alert, notices: Sequence[NewNotice], reason: str) -> None:
+    def alert_unstored(self, change: AlertChange, notices: Sequence[NewNotice], reason: str) -> None:
         if self.notifier is not None:
-            self.notifier.notify_unstored(alert, notices, reason)
+            self.notifier.notify_unstored(change, notices, reason)
 
     def recheck_answered(self, result: RecheckResult) -> None:
         if not self.image_detector.receive(result):

@@ -230,7 +230,7 @@ class Core:
             )
         )
         if notices and self._backlog.waiting:
-            self._settings.listener.alert_unstored(change.alert, notices, self._backlog.warning)
+            self._settings.listener.alert_unstored(change, notices, self._backlog.warning)
         self._settings.listener.alert_stored()
 
     def _flush(self, camera: CameraContext) -> None:

@@ -32,7 +32,7 @@ from appliance.store.notices import NewNotice
 from appliance.store.segments import SegmentStore
 from appliance.store.silent_frames import SilentFrameStore
 from appliance.types import (
-    Alert,
+    AlertChange,
     FrameBoxes,
     HealthKind,
     RecheckResult,
@@ -87,8 +87,8 @@ class CoreListener:
     def alert_stored(self) -> None:
         """Take note that an alert, or a change of one, was handed to the store: evidence and notices are due."""
 
-    def alert_unstored(self, alert: Alert, notices: Sequence[NewNotice], reason: str) -> None:
-        """Take note that the disk did not take the alert, and so not its notices either."""
+    def alert_unstored(self, change: AlertChange, notices: Sequence[NewNotice], reason: str) -> None:
+        """Take note that the disk did not take the change of an alert, and so not its notices either."""
 
     def recheck_answered(self, result: RecheckResult) -> None:
         """Take the answer of the ingest process to a recheck."""

@@ -1,4 +1,7 @@
-"""`/api/v1/agreement`: how often alerts are right, by network, camera, hour and label; what fell."""
+"""`/api/v1/agreement`: the share of alerts that turned out right, by detector model, camera, label and hours.
+
+It also lists falls: of the site, a camera or another group whose share of right alerts has dropped (`health.drift`).
+"""
 
 from __future__ import annotations
 
@@ -15,19 +18,19 @@ from appliance.store.alerts import AlertStore
 from appliance.web.routes import RouteList, provided
 
 GROUPS_MAX = 64  # of each kind, those with most answers
-SHOWN_MAX = 12  # alerts of a fall, the newest
+SHOWN_MAX = 12  # wrong alerts of a fall, the newest
 
 router = RouteList(tags=["agreement"])
 GroupBy = Literal["site", "network", "camera", "label", "hours"]
 
 
 class AgreementGroup(ApiModel):
-    """Alerts of a network, a camera, a label or six hours of the day; `site`: all.
+    """Alerts of a detector model (`network`), a camera, a label or six hours of the day; `site`: all.
 
-    judged: of how many somebody said whether they were right; right: how many were; share_low, share_high: with 95 %
-    confidence each the share of right ones is no lower, no higher. expected: mean chance of all these alerts as the
-    router took it, without any answer; null: there was none. by_people, by_judge: answers of each; both: alerts that
-    both answered about, alike: those about which they agree.
+    judged: alerts of which somebody said whether they were right; right: those that were. share_low, share_high: bounds
+    of the share of right ones, each with 95 % confidence. expected: the mean chance of being right that the router took
+    for these alerts before any answer; null: it took none. by_people, by_judge: answers of each. both: alerts that both
+    answered about; alike: those of them about which they agree.
     """
 
     by: GroupBy
@@ -45,7 +48,10 @@ class AgreementGroup(ApiModel):
 
 
 class FallItem(ApiModel):
-    """A fall that lasts; `alerts`: the wrong ones since it began, the newest first. See `health.drift.Fall`."""
+    """A share of right alerts that has dropped and not come back; see `health.drift.Fall`.
+
+    usual, now: the share before and since. alerts: the wrong ones since it began, the newest first.
+    """
 
     scope: DriftScope
     name: str
@@ -61,8 +67,8 @@ class FallItem(ApiModel):
 class AgreementReport(ApiModel):
     """How often alerts of the last months are right.
 
-    fall: the least fall that is told. days_to_tell: days in the mean until a fall of the whole site would be told at
-    `answers_day` answers a day; null: too few are known.
+    fall: the smallest drop of a share that is reported. days_to_tell: mean days until such a drop of the whole site
+    would be noticed at `answers_day` answers a day; null: there are too few answers to say.
     """
 
     groups: list[AgreementGroup]

@@ -24,6 +24,7 @@ from appliance.store.database import Database
 from appliance.store.notices import NoticeRow, NoticeState, NoticeStore
 from appliance.store.paths import EVIDENCE, inside
 from appliance.store.rows import AlertDetail, AlertRow, EvidenceRow, Standing
+from appliance.store.users import USERS_MAX
 from appliance.types import Severity
 from appliance.web.problems import Problem
 from appliance.web.routes import provided
@@ -51,24 +52,26 @@ class _Count:
 class AlertCountCache:
     """The alert counts, read again only when something changed, and at most a twentieth of the time.
 
-    State: the last counts, their change number, and until when they are good. With 100 000 alerts a count takes some
-    40 ms, so it may then be a second old; with few alerts it is always of this moment. Any thread may read.
+    State: the last counts, their change number, and until when they are good, for each set of cameras that visitors
+    may see. With 100 000 alerts a count takes some 40 ms, so it may then be a second old; with few alerts it is always
+    of this moment. Any thread may read.
     """
 
     def __init__(self, db: Database, alerts: AlertStore) -> None:
         self._db = db
         self._alerts = alerts
-        self._last: _Count | None = None
+        self._last: dict[frozenset[str] | None, _Count] = {}
 
     def read(self) -> CountedAlerts:
         """Total, open, to review, by verdict, and undelivered, of the cameras that the visitor may see."""
-        if visitor().cameras is not None:
-            return CountedAlerts(self._alerts.counts(visitor().cameras))
-        last, rev, began = self._last, self._db.rev(), self._db.clock.monotonic()
+        mine = visitor().cameras
+        last, rev, began = self._last.get(mine), self._db.rev(), self._db.clock.monotonic()
         if last is not None and (rev == last.rev or began < last.good_until):
             return CountedAlerts(last.counts, behind=rev != last.rev)
-        counts, ended = self._alerts.counts(), self._db.clock.monotonic()
-        self._last = _Count(counts, rev, ended + min(COUNT_AGE_S_MAX, COUNT_REST * (ended - began)))
+        counts, ended = self._alerts.counts(mine), self._db.clock.monotonic()
+        if len(self._last) > USERS_MAX:  # those of people who are no more
+            self._last.clear()
+        self._last[mine] = _Count(counts, rev, ended + min(COUNT_AGE_S_MAX, COUNT_REST * (ended - began)))
         return CountedAlerts(counts)
 
 

@@ -33,7 +33,6 @@ from appliance.dashboard import (
     cameras_page,
     cascade_api,
     erasures_api,
-    events_api,
     exports_api,
     false_alarms_api,
     headroom_api,
@@ -57,6 +56,7 @@ from appliance.dashboard import (
     setup_api,
     snooze_api,
     storage_api,
+    stream_api,
     system_api,
     system_page,
     timeline_api,
@@ -83,7 +83,7 @@ if TYPE_CHECKING:
 
 APIS = (
     access_log_api, account_api, agreement_api, alerts_api, analyze_api, arming_api, backup_api, camera_finder_api,
-    camera_probe_api, camera_setup_api, cameras_api, cascade_api, erasures_api, events_api, exports_api,
+    camera_probe_api, camera_setup_api, cameras_api, cascade_api, erasures_api, stream_api, exports_api,
     false_alarms_api, headroom_api, health_api, keep_api, live_api, metrics_api, models_api, notify_api, push_api,
     proofs_api, ptz_api, recordings_api, savings_api, savings_history_api, scenarios_api, session_api, settings_api,
     setup_api, snooze_api, storage_api, system_api, timeline_api, trials_api, users_api, why_api,

@@ -26,7 +26,6 @@ from appliance.dashboard.cameras_api import CameraReader
 from appliance.dashboard.cascade_api import CascadeReader
 from appliance.dashboard.deps import CoreProbes, MediaReaders, StorageRoot, StoredSite
 from appliance.dashboard.event_stream import StreamHub
-from appliance.dashboard.events_api import changes_of
 from appliance.dashboard.exports import ClipExporter
 from appliance.dashboard.false_alarms_api import FalseAlarmReader
 from appliance.dashboard.headroom_api import HeadroomReader
@@ -44,6 +43,7 @@ from appliance.dashboard.savings_api import COST_DAYS, DAY_S, CostReader, Saving
 from appliance.dashboard.savings_history_api import HistoryReader
 from appliance.dashboard.settings_api import RuleTrials, SettingsPart
 from appliance.dashboard.snapshots import SnapshotCache, cut_snapshot
+from appliance.dashboard.stream_api import changes_of
 from appliance.dashboard.system_api import SystemReader
 from appliance.dashboard.timeline_api import TimelineReader
 from appliance.dashboard.trial_store import TrialStore

@@ -107,6 +107,8 @@ class SiteBackups:
             name = f"{site}-{datetime.fromtimestamp(now, timezone.utc):%Y%m%dT%H%M%SZ}.vedette.zip"
             for old in self.report().backups[BACKUPS_KEPT - 1 :]:
                 (self._root / BACKUPS / old.name).unlink(missing_ok=True)
+            for half in (self._root / BACKUPS).glob(".*.vedette.zip.*"):  # a kill left it
+                half.unlink(missing_ok=True)
             source = BackupSource(path, self._root, self._clock, variables(path))
             write_backup(
                 source, self._root / BACKUPS / name, evidence=wanted.evidence,

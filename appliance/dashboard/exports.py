@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import secrets
+import shutil
 import zipfile
 from collections import Counter
 from collections.abc import Mapping
@@ -89,7 +90,7 @@ class ClipExporter:
         """root: the storage folder. cameras, public_url: of the site file, set with each configuration."""
         self.store = ExportStore(db)
         with contextlib.suppress(StoreError):  # a disk that takes nothing is told elsewhere
-            self.store.interrupt("the appliance was restarted while it was made: order it again")
+            self.store.interrupt(root, "the appliance was restarted while it was made: order it again")
         self.cameras: Mapping[str, CameraConfig] = {}
         self.public_url = ""
         self._alerts, self._boxes, self._segments = AlertStore(db), BoxStore(db), SegmentStore(db)
@@ -157,9 +158,12 @@ class ClipExporter:
             async with self._turn:
                 clip = await asyncio.to_thread(self._make_clip, row, alert)
             written = await asyncio.to_thread(_pack, self._folder(row), clip, cover.render(row, clip))
-            await asyncio.to_thread(self.store.finished, row.id, size=written.bytes, sha256=written.sha256)
+            made = await asyncio.to_thread(self.store.finished, row.id, size=written.bytes, sha256=written.sha256)
+            if not made:  # it was deleted meanwhile, or its span erased
+                shutil.rmtree(self._folder(row), ignore_errors=True)
         except (EvidenceError, SandboxError, StoreError, OSError) as error:
             logger.warning("the export %s of %s cannot be made: %s", row.id, row.camera, error)
+            shutil.rmtree(self._folder(row), ignore_errors=True)
             await asyncio.to_thread(self.store.finished, row.id, problem=str(error))
 
     def _make_clip(self, row: ExportRow, alert: AlertDetail | None) -> ClipFile:

@@ -360,9 +360,9 @@ class ModelReader:
 
 def _publisher() -> TrustedRepository:
     """Return the repository of the trusted publisher. Raise UsageError: there is none yet."""
-    from appliance.bundle.trust import PUBLISHER, TrustedRepository, trust_folder  # a third of a second: TUF
+    from appliance.bundle.trust import TrustedRepository, trust_folder  # a third of a second: TUF
 
-    return TrustedRepository(trust_folder(bundle_store().root, PUBLISHER))
+    return TrustedRepository(trust_folder(bundle_store().root))
 
 
 def _offer(ref: BundleRef, pull: PullItem | None) -> ModelItem:

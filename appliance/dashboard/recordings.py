@@ -161,6 +161,7 @@ class KeptFiles(Generic[Kept]):
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._files: OrderedDict[Hashable, _KeptFile[Kept]] = OrderedDict()
+        self._drops_at = 0.0  # when the last timer ends that looks for what nobody asked for
 
     def take(self, key: Hashable) -> Kept | None:
         """Return what is kept under `key`, and mark it as used just now."""
@@ -175,7 +176,7 @@ class KeptFiles(Generic[Kept]):
         """Keep a file of `size` bytes, and drop what is one too many."""
         self._files[key] = _KeptFile(value, path, size, self._clock.monotonic())
         self.drop_old()
-        asyncio.get_running_loop().call_later(CUT_S_MAX + 1, self.drop_old)
+        self._drop_later()
 
     def empty(self) -> None:
         """Delete all of them: what they were made of was erased."""
@@ -183,6 +184,15 @@ class KeptFiles(Generic[Kept]):
             with contextlib.suppress(OSError):
                 each.path.unlink()
         self._files.clear()
+
+    def _drop_later(self) -> None:
+        def drop() -> None:
+            self.drop_old()
+            if self._files and self._drops_at <= self._clock.monotonic():
+                self._drop_later()
+
+        self._drops_at = self._clock.monotonic() + CUT_S_MAX
+        asyncio.get_running_loop().call_later(CUT_S_MAX + 1, drop)
 
     def drop_old(self) -> None:
         """Delete what nobody asked for in so long, and what is too much."""

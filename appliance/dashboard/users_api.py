@@ -185,7 +185,8 @@ def change_user(access: AccessPart, cameras: Cameras, user: str, change: ChangeU
 
     If the user is an admin or becomes one, a token may only forbid the sign-in.
     """
-    if "admin" in (_known(access, user).role, change.role) and change.enabled is not False:
+    forbids = change.enabled is False and change.model_fields_set == {"enabled"}
+    if "admin" in (_known(access, user).role, change.role) and not forbids:
         refuse_token(access)
     with refusals(access):
         changes: dict[str, Any] = {

@@ -76,7 +76,7 @@ class RuleExplainer:
         self._noted: dict[tuple[int, str], RuleOutcome] = {}
 
     def begin(self) -> None:
-        """Begin a session: earlier track numbers are others."""
+        """Begin a session: track numbers start anew."""
         self._noted.clear()
 
     def judge(

@@ -96,11 +96,11 @@ class SpanExplanation:
             return "failed", {}, None
         if not camera.rules:
             return "no_rules", {}, None
-        if not self.tracks:
+        came = [(each.furthest, each) for each in self.tracks if each.furthest is not None]
+        if not came:
             return "nobody", {"frames": str(len(self.examined))}, None
-        best = max(self.tracks, key=lambda each: (each.furthest.rank if each.furthest else -1, each.score))
-        assert best.furthest is not None  # there are rules
-        return "held", {"label": best.label, "track": str(best.track), "rule": best.furthest.rule}, best.furthest
+        outcome, best = max(came, key=lambda pair: (pair[0].rank, pair[1].score))
+        return "held", {"label": best.label, "track": str(best.track), "rule": outcome.rule}, outcome
 
 
 _explanation: TypeAdapter[SpanExplanation] = TypeAdapter(SpanExplanation)
@@ -123,7 +123,7 @@ class SpanExplainer:
         self._left_out: set[tuple[int, int]] = set()
 
     def begin(self, header: StreamHeader) -> PipelineStep:
-        """Begin a session: earlier track numbers are others."""
+        """Begin a session: track numbers start anew."""
         self._session += 1
         self._explainer.begin()
         return self._pipeline.feed(header)
@@ -135,7 +135,7 @@ class SpanExplainer:
         if not self._span[0] <= frame.t <= self._span[1]:
             return step
         self.explanation.examined.append((frame.t, frame.looked))
-        for each in frame.objects:
+        for each in frame.objects if frame.looked else ():
             self._live(frame.t, each.track, each.label, each.score, each.box)
         furthest: dict[int, RuleOutcome] = {}
         for found, outcome in outcomes:

@@ -379,9 +379,17 @@ class InferenceWorker:
             return ()
         if found is not None:
             for each, detections in zip(selected, found, strict=True):
-                self._clients[each.queue].complete(each.frame.item, detections)
-                self._examined(each.frame.item.request, detections)
+                self._complete(self._clients[each.queue], each.frame.item, detections)
         return found
+
+    def _complete(self, client: InferenceClient, queued: QueuedInference, found: Detections) -> None:
+        try:
+            client.complete(queued, found)
+            self._examined(queued.request, found)
+        except Exception:  # noqa: BLE001 (a bug in one tracker must not end the thread that examines all cameras)
+            client.queue.count_dropped("failed")
+            what = f"camera {queued.request.tracks.camera}: what was found could not be taken in"
+            self._repeats.report(what, logging.ERROR, with_traceback=True)
 
     def _note_call(self, seconds: float, frames: int, *, failed: bool) -> None:
         self.mean_ms += (1000 * seconds / frames - self.mean_ms) * (_SMOOTHING if self.mean_ms else 1.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -9,10 +10,12 @@ from uuid import uuid4
 
 from appliance.analysis.camera_analysis import CameraAnalysis
 from appliance.analysis.session_tracks import InferenceRequest
-from appliance.base.clock import Clock
-from appliance.base.errors import SourceLost
+from appliance.base.backoff import Backoff
+from appliance.base.clock import Clock, ClockStepDetector
+from appliance.base.errors import SourceError, SourceLost
 from appliance.config import DetectConfig
 from appliance.decode_policy import decode_session
+from appliance.health.clock_offset import STEP_S_MIN
 from appliance.inference.camera_queue import CameraQueue, FrameAges, PacketArrivals, priority_of
 from appliance.inference.inference_worker import QueuedInference
 from appliance.ingest.camera_hardware import SOFTWARE, CameraHardware
@@ -20,6 +23,10 @@ from appliance.media.decoder import DecodedFrame, Decoder
 from appliance.media.source import StreamInfo, VideoPacket
 from appliance.types import DecodeState, Detections, DropReason, FrameBoxes, HealthKind, StreamHeader
 
+logger = logging.getLogger(__name__)
+
+REST_S_FIRST, REST_S_LAST = 1.0, 60.0  # s of camera time without detection after a bug, doubled each time
+WELL_AFTER_S = 120.0  # without a bug
 REPEATED_S_MAX = 60.0  # a server that begins with a cached GOP repeats so much; further back, a clock was set
 
 OnSession = Callable[[str, tuple[int, int]], None]
@@ -103,15 +110,22 @@ class DetectStream:
         )
         self.ages = FrameAges()
         self._arrivals = PacketArrivals()
+        self._info: StreamInfo | None = None
         self._decoder: Decoder | None = None
+        self._rest = Backoff(REST_S_FIRST, REST_S_LAST)
+        self._rests_until = self._failed_t = float("-inf")
         self._label = ""
         self._session_id = ""
         self._has_header = False  # of this connection
         self._last_t = self._packet_t = float("-inf")
+        self._clock_steps = ClockStepDetector(clock, STEP_S_MIN)
         self._past_decoded = self._past_damaged = 0
         self._examined = 0
 
     def begin(self, info: StreamInfo, session_id: str) -> None:
+        # In the time of the clock as it is now: what comes after it was set back is no repetition.
+        self._last_t += min(0.0, self._clock_steps.step_s())
+        self._info, self._rests_until = info, float("-inf")
         self._decoder = Decoder(f"camera {self.camera}", info, self._hardware)
         self._analysis.open(self._decoder, info)
         self._label, self._session_id, self._has_header = info.label, session_id, False
@@ -119,8 +133,32 @@ class DetectStream:
     def take(self, packet: VideoPacket) -> None:
         """Decode a packet and queue the frames that are due.
 
-        Raise SourceLost if nothing can be decoded any more, or if a new connection may mend what is wrong.
+        Raise SourceLost if nothing can be decoded any more, or if a new connection may mend what is wrong. After a bug
+        nothing is decoded up to a key frame some seconds later: the recorder gets the same packets, and goes on.
         """
+        if self._decoder is None and not self._resumes(packet):
+            return
+        try:
+            self._take(packet)
+        except SourceError:
+            raise
+        except Exception:
+            logger.exception("camera %s: a packet could not be examined; going on with another one", self.camera)
+            if packet.t - self._failed_t > WELL_AFTER_S:
+                self._rest.reset()
+            self._failed_t, self._rests_until = packet.t, packet.t + self._rest.next_s()
+            self._release_decoder()
+
+    def _resumes(self, packet: VideoPacket) -> bool:
+        """Begin anew with a key frame, once the rest after a bug is over; return False if it is not."""
+        info = self._info
+        if info is None or not packet.keyframe or packet.t < self._rests_until:
+            return False
+        info.stream.codec_context.flush_buffers()
+        self.begin(info, uuid4().hex[:12])
+        return True
+
+    def _take(self, packet: VideoPacket) -> None:
         self._arrivals.note(packet.t, self._clock.monotonic() - packet.lag_s)
         self._packet_t = packet.t
         for frame in self._analysis.frames(packet):
@@ -130,11 +168,19 @@ class DetectStream:
             raise SourceLost(f"camera {self.camera}: {reason}; connecting again")
 
     def end(self) -> None:
+        self._info = None
+        if self._decoder is None:
+            return
+        try:
+            for frame in self._analysis.close():
+                self._consider(frame)
+        finally:
+            self._release_decoder()
+
+    def _release_decoder(self) -> None:
         decoder, self._decoder = self._decoder, None
         if decoder is None:
             return
-        for frame in self._analysis.close():
-            self._consider(frame)
         self._past_decoded += decoder.decoded
         self._past_damaged += decoder.damaged
         decoder.close()

@@ -102,14 +102,12 @@ def main() -> int:
 def watch(url: str, watch_s: float = WATCH_S) -> CameraReport:
     """Watch the camera in this process; raise SourceError."""
     # Imported here: the appliance's core starts this process and needs no FFmpeg for that.
-    import numpy as np
-
     from appliance.base.clock import SystemClock
     from appliance.ingest.file_source import FileSource
     from appliance.ingest.rtsp_source import RtspSource
     from appliance.ingest.socket_meter import SocketFinder
     from appliance.media.decoder import Decoder
-    from appliance.media.frames import upright_size
+    from appliance.media.frames import upright_bgr, upright_size
     from appliance.media.stills import encode_jpeg
 
     clock = SystemClock()
@@ -132,7 +130,7 @@ def watch(url: str, watch_s: float = WATCH_S) -> CameraReport:
                 keys.append(packet.t)
             for frame in [] if jpeg else decoder.decode(packet):
                 size, first_s = upright_size(frame.av_frame), clock.monotonic() - began
-                jpeg = encode_jpeg(np.asarray(frame.av_frame.to_ndarray(format="bgr24"), np.uint8), side_max=SIDE_MAX)
+                jpeg = encode_jpeg(upright_bgr(frame.av_frame), side_max=SIDE_MAX)
                 break
             watched_s = clock.monotonic() - began
             if (jpeg and times[-1] - times[0] >= watch_s) or watched_s > FIRST_FRAME_S_MAX:

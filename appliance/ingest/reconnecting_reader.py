@@ -265,7 +265,8 @@ class ReconnectingReader:
             self._packet_at = self._clock.monotonic()
             was, gap, last_t = self._state, self._gap, self._last_t
             self._gap = None
-            self._last_t = packet.t if last_t is None else max(last_t, packet.t)
+            # Not the greatest of all connections: before this one the clock may have been set back.
+            self._last_t = packet.t if last_t is None or gap is not None else max(last_t, packet.t)
         # The gap first: whoever reads that a camera is live finds its gap ended, and that it is lost, begun.
         if gap is not None:
             self._reconnects += 1
@@ -289,7 +290,8 @@ class ReconnectingReader:
         with self._lock:
             begins = self._gap is None
             if begins:
-                self._gap = (self._last_t if self._last_t is not None else self._clock.now(), reason)
+                now = self._clock.now()
+                self._gap = (now if self._last_t is None else min(self._last_t, now), reason)
             gap = self._gap
         if begins and gap is not None:
             self._listener.gap(self._name, gap[0], None, reason)

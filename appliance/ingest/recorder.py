@@ -14,6 +14,7 @@ from pathlib import Path
 import av
 
 from appliance.base.clock import Clock
+from appliance.base.errors import SourceLost
 from appliance.base.telemetry import LogThrottle
 from appliance.media.nal import announced_parameter_sets, keyframe_parameter_sets, keyframe_size
 from appliance.media.segment_writer import SegmentFile, SegmentHead, SegmentWriter, suffix_for
@@ -25,8 +26,9 @@ logger = logging.getLogger(__name__)
 
 RETRY_S = 5.0  # after the disk refused
 REPORT_S = 1.0  # of a growing segment to the core: its fragments are shorter, and each report is a write
-HELD_S_MAX = 1.0  # from the last sound to the picture that a segment begins with; else there is none now
+HELD_S_MAX = 2.5  # from the last sound to the picture that a segment begins with: above `SOUND_OFF_US_MAX`
 HOLE_S_MAX = 1.0  # frames that go on over a jump of their clock are kept; a longer hole begins a new segment
+KEY_FRAME_S_MAX = 300.0  # a stream without one for so long is connected anew: a segment ends only at a key frame
 RING_FULL = 2  # times its bytes: the core, which deletes the oldest, does not run or must keep them
 
 
@@ -73,6 +75,7 @@ class SegmentRecorder:
         self._segment: SegmentWriter | None = None
         self._cut = self._broken = False
         self._retry_at = 0.0
+        self._key_t: float | None = None
         self._kept_t: float | None = None
         self._reported_t = 0.0
         self._pause: Gap | None = None
@@ -88,7 +91,7 @@ class SegmentRecorder:
         """Begin a connection: the next key frame begins a new segment."""
         self.end()
         self._info, self._session_id, self._size, self._stored_size = info, session_id, info.size, info.size
-        self._sets, self._broken = announced_parameter_sets(info), False
+        self._sets, self._broken, self._key_t = announced_parameter_sets(info), False, None
         self._sound = self._held = None
         if self._target.sound:
             self.warning = ""  # of a connection before
@@ -102,12 +105,19 @@ class SegmentRecorder:
         self._session_id, self._size = session_id, size
 
     def take(self, packet: VideoPacket) -> None:
-        """Record one packet; raise no error of the disk.
+        """Record one packet; raise no error of the disk, but SourceLost if no key frame comes any more.
 
         A packet that the disk refuses is counted in `lost`, and `warning` has the reason.
         """
         if self._info is None or suffix_for(self._info.codec) is None:
             return
+        if packet.keyframe or self._key_t is None:
+            self._key_t = packet.t
+        elif packet.t - self._key_t > KEY_FRAME_S_MAX and not self._target.folder:
+            raise SourceLost(
+                f"camera {self._target.camera}: no key frame came for {KEY_FRAME_S_MAX:g} s; connecting again; set a "
+                "shorter interval of key frames (GOP) at the camera"
+            )
         try:
             self._take(packet, self._info)
         except (OSError, av.error.FFmpegError, ValueError) as error:
@@ -124,8 +134,7 @@ class SegmentRecorder:
             if segment is None or before is None:
                 continue
             if not segment.has_sound:
-                self._cut = True  # the camera has begun to send it: from the next key frame on
-                continue
+                continue  # the camera has begun to send it: from the next key frame on
             try:
                 if segment.write_sound(before):
                     self._report_growth(segment)
@@ -209,7 +218,15 @@ class SegmentRecorder:
         self._cut = self._cut or packet.jump
         if not packet.keyframe:
             return packet.jump and packet.t - segment.t_end > HOLE_S_MAX
-        return self._cut or packet.t - segment.t_start >= self._target.segment_s - segment.frame_s / 2
+        has_begun = not segment.has_sound and self._sound_at(packet) is not None
+        return self._cut or has_begun or packet.t - segment.t_start >= self._target.segment_s - segment.frame_s / 2
+
+    def _sound_at(self, packet: VideoPacket) -> SoundTrack | None:
+        """Return the sound that a segment which begins with this packet holds; None if there is none now."""
+        held, info = self._held, self._info
+        if held is None or info is None or suffix_for(info.codec) != ".mp4":
+            return None
+        return self._sound if abs(packet.t - held.us / SECOND_US) < HELD_S_MAX else None
 
     def _new_segment(self, packet: VideoPacket, info: StreamInfo) -> SegmentWriter:
         self._cut = False
@@ -236,7 +253,7 @@ class SegmentRecorder:
             kind=kind,
             stored_size=self._stored_size,
             parameter_sets=self._sets,
-            sound=self._sound if held is not None and abs(packet.t - held.us / SECOND_US) < HELD_S_MAX else None,
+            sound=self._sound_at(packet),
         )
         segment = SegmentWriter(self._open_file(path), path.suffix, head, info, packet)
         if segment.has_sound and held is not None:
@@ -285,6 +302,8 @@ class SegmentRecorder:
     def _report_growth(self, segment: SegmentWriter) -> None:
         if segment.row(complete=False).t_end - self._reported_t > REPORT_S - segment.frame_s / 2:
             self._emit_row(segment, complete=False)
+            if segment.t_end - segment.t_start > self._target.segment_s:  # its key frame is late
+                self._check_room((self._target.root / segment.path).parent)
 
     def _recovered(self, t: float) -> None:
         """End the pause: a fragment is on disk, of a segment that began at `t`."""

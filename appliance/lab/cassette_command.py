@@ -19,6 +19,7 @@ from appliance.base.broker_config import BrokerConfig
 from appliance.base.clock import Clock, SystemClock, iso_utc, parse_moment
 from appliance.base.errors import UplinkError, UsageError
 from appliance.config import ReplaySections
+from appliance.media.atomic_file import discard_temporary, finish_file, temporary_path
 from appliance.replay.cassette_file import (
     JUDGES_MAX,
     LINES_MAX,
@@ -204,15 +205,17 @@ class CassetteCopy:
 def cassette_from_store(root: Path, out: Path, t0: float, t1: float, clock: Clock) -> CassetteCopy:
     """Write the verdicts on what was asked from t0 to t1 (UTC seconds) to a new cassette.
 
-    Reads the store twice, and only reads. Raises StoreError, OSError, and UsageError when `out` is there already or
-    there is nothing to copy.
+    Reads the store twice, and only reads; `out` appears whole or not at all. Raises StoreError, OSError,
+    DiskWriteError, and UsageError when `out` is there already or there is nothing to copy.
     """
     if out.exists():
         raise UsageError(f"{out} is there already: name a new file")
     judges = _judges(settled_escalations(root, t0, t1))
     if not judges:
         raise UsageError(f"{root} holds no verdict on anything that was asked in that time")
-    writer = CassetteWriter(out)
+    part = temporary_path(out)  # a copy that was killed, or found no room, looks like a whole one
+    discard_temporary(part)
+    writer = CassetteWriter(part)
     try:
         # Live pictures and those of a replay are cut from the same seconds, seldom from the same bytes.
         writer.begin(_header(judges, clock).model_copy(update={"match": "nearest"}))
@@ -226,8 +229,10 @@ def cassette_from_store(root: Path, out: Path, t0: float, t1: float, clock: Cloc
                 if lines > LINES_MAX:
                     raise UsageError(f"over {LINES_MAX} verdicts: narrow it with --from and --to")
                 writer.write(line)
+        finish_file(out)
     finally:
         writer.close()
+        discard_temporary(part)
     return CassetteCopy(escalations, lines, judges)
 
 

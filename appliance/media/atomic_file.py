@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 from dataclasses import dataclass
@@ -14,6 +15,27 @@ from appliance.base.local_files import flush_to_disk
 
 class DiskWriteError(EvidenceError):
     """The disk did not take the file (full, no rights). The recording is kept, so a later attempt may succeed."""
+
+
+_DISK_ERRORS = {
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EFBIG,
+    errno.EIO,
+    errno.EROFS,
+    errno.EACCES,
+    errno.ENOENT,
+    errno.EMFILE,
+}
+
+
+def failed_clip(error: Exception, why: str) -> EvidenceError:
+    """Return what an error of FFmpeg or of a file system means: a DiskWriteError, or an EvidenceError. why: a sentence.
+
+    PyAV's errors have the errno of the write that failed within FFmpeg.
+    """
+    is_disk = getattr(error, "errno", None) in _DISK_ERRORS
+    return (DiskWriteError if is_disk else EvidenceError)(f"{why}: {getattr(error, 'strerror', None) or error}")
 
 
 @dataclass(frozen=True, slots=True)

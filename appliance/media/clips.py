@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -12,7 +11,7 @@ import av
 from av.error import FFmpegError
 
 from appliance.base.errors import EvidenceError
-from appliance.media.atomic_file import DiskWriteError, discard_temporary, finish_file, temporary_path
+from appliance.media.atomic_file import DiskWriteError, discard_temporary, failed_clip, finish_file, temporary_path
 from appliance.media.recorded import CLIP_BYTES_MAX, ROUNDING_S, ClipFile, RecordedSegment
 from appliance.media.segment_reader import (
     OpenSegment,
@@ -24,7 +23,6 @@ from appliance.media.segment_reader import (
 GAP_S_MIN = 2.0  # a shorter gap, late begin or early end is not worth a note
 _TICKS_A_SECOND = 90_000  # the clock of video in RTP and MPEG-TS, in Hz
 _UNIT = Fraction(1, _TICKS_A_SECOND)
-_DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS, errno.EACCES, errno.ENOENT}
 
 
 def cut_clip(
@@ -53,8 +51,7 @@ def cut_clip(
                     break
             return cut.done()
     except FFmpegError as error:
-        error_type = DiskWriteError if error.errno in _DISK_ERRORS else EvidenceError
-        raise error_type(f"the clip cannot be written: {error.strerror or error}") from None
+        raise failed_clip(error, "the clip cannot be written") from None
     finally:
         cut.close()
 

@@ -36,6 +36,15 @@ def upright_box(box: Box, turns: int) -> Box:
     return box
 
 
+def upright_bgr(frame: av.VideoFrame, shown: av.VideoFrame | None = None) -> NDArray[np.uint8]:
+    """uint8 BGR (height, width, 3) as the frame is shown: as the detector sees it, and as boxes and masks are meant.
+
+    shown: the frame whose display matrix counts, where `frame` is a smaller copy of it.
+    """
+    image, turns = np.asarray(frame.to_ndarray(format="bgr24"), np.uint8), quarter_turns(shown or frame)
+    return np.ascontiguousarray(np.rot90(image, turns)) if turns else image
+
+
 def at_host(frame: av.VideoFrame) -> av.VideoFrame:
     """Return a frame that a device has decoded, copied from there in the format it has there; any other as it is."""
     there = device_format(frame)
@@ -118,8 +127,8 @@ class FrameConverter:
 
 
 def halved(plane: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """uint8 (H, W) to (H // 2, W // 2), each the mean of four."""
-    height, width = plane.shape[0] // 2, plane.shape[1] // 2
+    """uint8 (H, W) to (H // 2, W // 2), each the mean of four; the last row of a strip stays."""
+    height, width = max(1, plane.shape[0] // 2), plane.shape[1] // 2
     whole = plane[: 2 * height, : 2 * width]
     return np.asarray(cv2.resize(whole, (width, height), interpolation=cv2.INTER_AREA), np.uint8)
 

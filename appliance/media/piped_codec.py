@@ -23,15 +23,16 @@ from fractions import Fraction
 import av
 
 from appliance.base.child_modules import end_child
+from appliance.base.clock import SystemClock
 from appliance.media.hardware_codec import DecodeWay, HardwareFailed, decoder_of
 from appliance.media.source import SECOND_US, StreamInfo, stamp_us
 from appliance.sandbox.sandbox import child_environment
 
 START_S_MAX = 6.0  # from the first packet to the first frame: a Jetson's libraries take their time
 FRAME_S_MAX = 0.5  # then from a packet to the frame that it completes
-DELAY_FRAMES_MAX = 16  # held back by the decoder, beyond what the probe saw: as many as H.264 allows
+DELAY_FRAMES_MAX = 16  # held back by the decoder: as many as H.264 allows
 END_S_MAX = 3.0  # for ffmpeg to give the device back; then it is killed
-FRAMES_MAX = 64  # that wait in this process; the child stops when they are not taken
+FRAMES_MAX = 64  # that wait in this process; beyond it one is read each END_S_MAX, and the child stands still
 _PIPE_BYTES = 1 << 20  # F_SETPIPE_SZ: with the usual 64 kB a frame of 1080p takes fifty turns
 _STEP_US = SECOND_US  # between two beginnings, in the child's time
 _ERROR_BYTES_MAX = 2000  # of its stderr: the first line says why
@@ -104,7 +105,7 @@ class PipedCodec:
 
     Owner: the camera's thread; a thread named `decoded` reads the child's frames. State: what was sent and has not come
     back, how many frames the decoder holds back, the frames that came. Invariant: `decode` waits for a frame at most
-    FRAME_S_MAX (for the first one START_S_MAX), and only until as many frames are out as the decoder has shown to hold.
+    FRAME_S_MAX (until the first one at most START_S_MAX in all), and not for those that the decoder is known to hold.
     """
 
     alone = False
@@ -119,6 +120,8 @@ class PipedCodec:
         self._sent: dict[int, _Sent] = {}
         self._offset = self._last = 0
         self._begins = True
+        self._clock = SystemClock()
+        self._start_by = float("inf")
         self._came = self._ended = False
         self._muxer: av.container.OutputContainer | None = None
         self._child = self._start(arguments(way, info.codec))
@@ -202,9 +205,11 @@ class PipedCodec:
             raise HardwareFailed(f"{self._kind}: {self._first_error() or error}") from error
 
     def _take(self) -> list[av.VideoFrame]:
-        """Wait until no more frames are out than the decoder holds back. Raises HardwareFailed."""
+        """Wait until no more packets are without a frame than the decoder holds back. Raises HardwareFailed."""
         with self._arrived:
-            wait_s = FRAME_S_MAX if self._came else START_S_MAX
+            now = self._clock.monotonic()
+            self._start_by = min(self._start_by, now + START_S_MAX)
+            wait_s = FRAME_S_MAX if self._came else max(FRAME_S_MAX, self._start_by - now)
             if not self._arrived.wait_for(lambda: self._ended or self._due() <= self.delay, wait_s):
                 if self._due() > DELAY_FRAMES_MAX or (not self._came and self.delay >= DELAY_FRAMES_MAX):
                     raise HardwareFailed(f"{self._kind}: ffmpeg gives no picture back")

@@ -20,7 +20,7 @@ from av.error import FFmpegError, InvalidDataError
 from numpy.typing import NDArray
 
 from appliance.base.errors import EvidenceError
-from appliance.media.atomic_file import DiskWriteError, discard_temporary, finish_file, temporary_path
+from appliance.media.atomic_file import discard_temporary, failed_clip, finish_file, temporary_path
 from appliance.media.frames import at_host, quarter_turns
 from appliance.media.recorded import (
     PERCENT,
@@ -71,10 +71,8 @@ def make_redacted_clip(
             clip.end()
         written = finish_file(path)
         return ClipFile(clip.t_start, clip.t_end, clip.size, clip.frames, written, clip.note(t0, t1), "h264")
-    except (FFmpegError, ValueError) as error:
-        raise EvidenceError(f"the clip cannot be made: {getattr(error, 'strerror', None) or error}") from None
-    except OSError as error:
-        raise DiskWriteError(f"{path.name} cannot be written: {error.strerror}") from None
+    except (FFmpegError, ValueError, OSError) as error:
+        raise failed_clip(error, "the clip cannot be made") from None
     finally:
         discard_temporary(temporary)
         discard_temporary(progress_path(path))

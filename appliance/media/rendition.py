@@ -15,7 +15,7 @@ from av.error import FFmpegError, InvalidDataError
 from av.video.frame import PictureType
 
 from appliance.base.errors import EvidenceError
-from appliance.media.atomic_file import DiskWriteError, WrittenFile, discard_temporary, finish_file, temporary_path
+from appliance.media.atomic_file import WrittenFile, discard_temporary, failed_clip, finish_file, temporary_path
 from appliance.media.recorded import PERCENT, even_size, progress_path
 from appliance.media.source import PIXELS_MAX
 
@@ -42,10 +42,8 @@ def make_rendition(source: Path, path: Path) -> WrittenFile:
         with progress_path(path).open("wb", buffering=0) as progress:
             _convert(source, temporary, lambda share: progress.write(b"." * share))
         return finish_file(path)
-    except (FFmpegError, ValueError) as error:
-        raise EvidenceError(f"the clip cannot be converted: {getattr(error, 'strerror', None) or error}") from None
-    except OSError as error:
-        raise DiskWriteError(f"{path.name} cannot be written: {error.strerror}") from None
+    except (FFmpegError, ValueError, OSError) as error:
+        raise failed_clip(error, "the clip cannot be converted") from None
     finally:
         discard_temporary(temporary)
         discard_temporary(progress_path(path))

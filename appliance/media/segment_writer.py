@@ -116,6 +116,11 @@ class SegmentWriter:
         return grown
 
     @property
+    def path(self) -> str:
+        """As in its row: beneath the storage folder."""
+        return self._head.path
+
+    @property
     def has_sound(self) -> bool:
         return self._heard is not None
 

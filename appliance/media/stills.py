@@ -18,6 +18,7 @@ from av.error import FFmpegError
 from numpy.typing import NDArray
 
 from appliance.base.errors import EvidenceError
+from appliance.media.frames import upright_bgr
 from appliance.media.recorded import JPEG_QUALITY, ROUNDING_S, FrameImage, ImageOrder, RecordedSegment, Redaction
 from appliance.media.segment_reader import OpenSegment, TimedPacket, open_segment
 from appliance.types import Box
@@ -335,7 +336,7 @@ def _decode(segment: RecordedSegment, positions: Sequence[_FramePosition]) -> It
                 for frame in opened.stream.codec_context.decode(packet):
                     position = None if frame.pts is None else wanted.pop(frame.pts, None)
                     if position is not None:
-                        yield position, Still(position.t, cast("NDArray[np.uint8]", frame.to_ndarray(format="bgr24")))
+                        yield position, Still(position.t, upright_bgr(frame))
                 if not wanted:
                     return
         except FFmpegError as error:
@@ -370,4 +371,4 @@ def _bgr_within(frame: av.VideoFrame, side_max: int) -> NDArray[np.uint8]:
     scale = min(1.0, side_max / max(frame.width, frame.height))
     width, height = (max(1, round(side * scale)) for side in (frame.width, frame.height))
     small = frame.reformat(width=width, height=height, format="bgr24", interpolation="AREA")
-    return cast("NDArray[np.uint8]", small.to_ndarray())
+    return upright_bgr(small, frame)

@@ -90,6 +90,7 @@ class BrokerSession:
         self._client_id = client_id
         self._packet_bytes_max = PACKET_BYTES_MAX
         self._keeps_messages = True
+        self._tls = tls_context(config.tls_ca) if config.uses_tls else None  # now, as this may still refuse to start
         self._client = self._new_client()
 
     def run_once(self, seconds: float) -> bool:
@@ -174,8 +175,8 @@ class BrokerSession:
         if self._config.user is not None:
             password = self._config.password
             client.username_pw_set(self._config.user, password.get_secret_value() if password else None)
-        if self._config.uses_tls:
-            client.tls_set_context(tls_context(self._config.tls_ca))
+        if self._tls is not None:
+            client.tls_set_context(self._tls)
         if self._will_topic is not None:
             client.will_set(self._will_topic, OFFLINE, qos=1, retain=True)
         client.on_connect = self._on_connect

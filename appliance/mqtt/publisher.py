@@ -439,7 +439,8 @@ class MqttPublisher:
         """Keep a command; note which retained messages are to be cleared: of entities and cameras that are no more."""
         if self._commands.takes(message):
             return
-        if message.retained and message.body and message.topic not in self._states and len(self._stale) < STALE_MAX:
+        known = message.topic in self._states or message.topic in map(self._topics.still, self._stills)
+        if message.retained and message.body and not known and len(self._stale) < STALE_MAX:
             self._stale.append(message.topic)
             if message.topic.endswith("/last_alert"):  # the still is longer than what we take from a broker
                 self._stale.append(f"{message.topic}/still")

@@ -26,7 +26,7 @@ from appliance.store.health_events import HealthEventStore
 from appliance.store.meter import Meter, Metric, MetricName
 from appliance.store.notices import ONE_INCIDENT, NewNotice, NoticeState, NoticeStore, OpenNotice, SentMessage
 from appliance.store.rows import AlertDetail
-from appliance.types import SEVERITIES, Alert
+from appliance.types import SEVERITIES, AlertChange
 
 POLL_S = 1.0  # a notice goes within a second of its alert
 UNSTORED_MAX = 50  # alerts that the full disk does not take, kept in memory for one target
@@ -72,10 +72,10 @@ class TargetStatus:
 
 @dataclass(frozen=True, slots=True)
 class UnstoredAlert:
-    """An alert that waits in memory because the disk is full."""
+    """An alert that waits in memory because the disk is full; change: the one that made the notice."""
 
     notice: NewNotice
-    alert: Alert
+    change: AlertChange
     why: str
 
 
@@ -290,9 +290,11 @@ class TargetSender:
         """Send the message of an alert that is not stored; return False if the target does not take it now."""
         if alert.notice.id in self._unrecorded or alert.notice.forbidden:
             return True
-        if self._deps.quiet_reason(self.name, alert.alert.camera, alert.alert.rules):
+        if alert.notice.expire_t <= self._clock.now():
+            return True  # the notifier gives it up, and counts it, once it is stored
+        if self._deps.quiet_reason(self.name, alert.change.alert.camera, alert.change.alert.rules):
             return True
-        message = self._deps.messages.unstored(alert.notice.id, alert.alert, alert.why)
+        message = self._deps.messages.unstored(alert.notice.id, alert.change, alert.why, local=self.target.local)
         result = await self._connection.send(message)
         if result.ok:
             self.count("told")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Literal, Protocol
 from urllib.parse import quote
@@ -11,7 +11,7 @@ from urllib.parse import quote
 from appliance.store.health_events import HealthEventRow
 from appliance.store.notices import NoticeRow
 from appliance.store.rows import AlertDetail, Standing
-from appliance.types import HEALTH_TITLES, SEVERITIES, Alert, Event, HealthKind, Severity
+from appliance.types import HEALTH_TITLES, SEVERITIES, AlertChange, Event, HealthKind, Severity
 
 _REASON_CHARS_MAX = 400  # a phone shows some 200; ntfy takes 4096 bytes
 _STANDING_TEXT: dict[Standing, str] = {
@@ -79,7 +79,7 @@ class NotificationMessage:
 
     @property
     def message_id(self) -> str:
-        """Identifier made from the content: it is the same when the same message is sent again."""
+        """Identify the news: the same when it is sent again, also if rules or faults were added to it meanwhile."""
         if self.health:
             return f"{self.id}-{'over' if self.over else 'lasts'}"
         return f"{self.id}-{self.finding.standing}-{self.severity}"
@@ -164,8 +164,17 @@ class MessageBuilder:
             update=row.messages > 0 or standing == "withdrawn",
         )
 
-    def unstored(self, notice: str, alert: Alert, why: str) -> NotificationMessage:
-        """About an alert that cannot be stored. why: the reason, for a person."""
+    def unstored(self, notice: str, change: AlertChange, why: str, *, local: bool) -> NotificationMessage:
+        """About an alert that cannot be stored. why: the reason, for a person.
+
+        A message that leaves mentions the event of this change alone: others of the alert may be forbidden to leave.
+        """
+        alert, event = change.alert, change.event
+        if event is not None and not local:
+            alert = replace(
+                alert, rules=(event.rule,), labels=(event.label,), score=event.score, severity=event.severity,
+                t_start=event.t,
+            )  # fmt: skip
         return NotificationMessage(
             id=notice,
             alert=alert.id,

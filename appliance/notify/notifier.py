@@ -23,7 +23,7 @@ from appliance.notify.push_means import PushMeans
 from appliance.notify.push_sender import PushSender
 from appliance.store.database import Database
 from appliance.store.notices import NewNotice, NoticeRow, OpenNotice
-from appliance.types import Alert
+from appliance.types import AlertChange
 
 MakeSender = Callable[[str, Target, Clock], MessageSender]
 EXPIRE_EVERY_S = 10.0  # notices live for minutes
@@ -102,11 +102,11 @@ class Notifier:
         """Wake the senders: an alert or a verdict was written."""
         self._due.fire()
 
-    def notify_unstored(self, alert: Alert, notices: Sequence[NewNotice], why: str) -> None:
+    def notify_unstored(self, change: AlertChange, notices: Sequence[NewNotice], why: str) -> None:
         """Send an alert that the disk does not take: its targets get their message all the same, without waiting."""
         for notice in notices:
             if notice.target in self._senders:
-                self._senders[notice.target].send_unstored(UnstoredAlert(notice, alert, why))
+                self._senders[notice.target].send_unstored(UnstoredAlert(notice, change, why))
         self.wake()
 
     async def _main(self) -> None:

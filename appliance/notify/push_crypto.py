@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
@@ -56,8 +57,11 @@ def new_key() -> bytes:
 
 
 def load_key(pem: bytes) -> ec.EllipticCurvePrivateKey | None:
-    """None: it is a key of another kind."""
-    loaded = serialization.load_pem_private_key(pem, None)
+    """None: it is no key, or one of another kind."""
+    try:
+        loaded = serialization.load_pem_private_key(pem, None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):  # TypeError: it is encrypted
+        return None
     return loaded if isinstance(loaded, ec.EllipticCurvePrivateKey) else None
 
 

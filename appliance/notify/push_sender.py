@@ -28,8 +28,8 @@ logger = logging.getLogger(__name__)
 class PushSender:
     """The way to all browsers of a push target. Owner: one task.
 
-    State: which browsers took a message of which not all did, so that none gets it twice. A subscription that its
-    service does not know any more is removed; so nobody has to.
+    State: by message, the browsers that took it. A message that some browsers did not take is repeated to those alone.
+    A subscription that its push service no longer knows is removed.
     """
 
     def __init__(
@@ -109,13 +109,17 @@ class PushSender:
             body = encrypt(payload, to.p256dh, to.auth)
         except (UsageError, ValueError) as error:
             return SendResult(ok=False, refused=True, error=str(error))
+        try:
+            authorization = self._means.key.authorization(to.endpoint, self._contact, self._clock.now())
+        except UsageError as error:  # a file that cannot be read now: it is tried again, and recording goes on
+            return SendResult(ok=False, error=str(error))
         headers = {
             "content-type": "application/octet-stream",
             "content-encoding": "aes128gcm",
             "ttl": str(TTL_S),
             "urgency": "low" if is_good_news(message) else "high" if message.severity == "alert" else "normal",
             "topic": message.id[:32],  # replaces what a browser that is off has not got yet
-            "authorization": self._means.key.authorization(to.endpoint, self._contact, self._clock.now()),
+            "authorization": authorization,
         }
         return await self._poster.post(HttpRequest(to.endpoint, body, headers), urlsplit(to.endpoint).hostname or "")
 

@@ -7,11 +7,12 @@ import binascii
 import hashlib
 import hmac
 import json
+import logging
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
-from appliance.base.errors import PreconditionError
+from appliance.base.errors import MissingDependency, PreconditionError
 from appliance.notify.key_file import own_key
 from appliance.notify.message import NotificationMessage
 from appliance.store.push_subscriptions import UsedLinkStore
@@ -21,6 +22,8 @@ SNOOZE_MINUTES = (15, 60)  # a delivery, and an hour in the garden
 TOKEN_CHARS_MAX = 600  # a camera's and a rule's name of 64 characters each, encoded, with the signature
 _KEY_FILE = "keys/snooze.key"
 _SIGNATURE_BYTES = 18  # 144 bits of an HMAC: nobody guesses it within its life
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +56,19 @@ class SnoozeLinks:
         self._key = b""
 
     def link(self, target: str, message: NotificationMessage) -> str:
-        """For an alert's message; '': nobody could open it. The same message gives the same link."""
+        """For an alert's message; '': nobody could open it. The same message gives the same link.
+
+        A key that cannot be read or made, on a full disk say, costs the link and not the message.
+        """
         if not self._base or not message.alert or message.test:
             return ""
         rule = message.finding.rules[0] if len(message.finding.rules) == 1 else ""
-        return f"{self._base}/snooze/{self._token(target, message.camera, rule, message.id, message.t + LINK_S)}"
+        try:
+            token = self._token(target, message.camera, rule, message.id, message.t + LINK_S)
+        except MissingDependency as error:
+            logger.warning("a message to %s goes without a link to snooze: %s", target, error)
+            return ""
+        return f"{self._base}/snooze/{token}"
 
     def read(self, token: str, now: float) -> SnoozeOffer:
         """Read a token; raise PreconditionError if it was not made here, or is too old."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -15,12 +16,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from appliance import wire
 from appliance.base.errors import UsageError
 from appliance.base.json_lines import AppendOnlyFile, first_problem, whole_bytes
+from appliance.base.local_files import check_output
 from appliance.replay.verdict_source import AnsweredBy, FootageRef, ReplayEscalation, SourcedVerdict, VerdictMatch
 from appliance.types import SCHEMA
 
 CASSETTE: Literal["vedette.cassette"] = "vedette.cassette"
 CASSETTE_VERSION = 1  # of the format; a reader that knows another refuses
 JUDGES_MAX = 16  # judges recorded in one cassette; a comparison has a handful
+_CASSETTE_START = re.compile(rb'\{"cassette"')
 _YEAR_S = 366 * 86400.0  # seconds in a leap year: a verdict does not take longer
 
 Seconds = Annotated[float, Field(ge=0, le=_YEAR_S)]
@@ -252,6 +255,7 @@ class CassetteWriter:
     """
 
     def __init__(self, path: Path) -> None:
+        check_output(path, "a verdict cassette", _CASSETTE_START)
         kept = whole_bytes(path)
         self.header: CassetteHeader | None = None
         if kept:

@@ -212,7 +212,7 @@ def _numbered(path: Path) -> Iterator[tuple[int, bytes]]:
 def _header(path: Path, line: bytes) -> LogHeader:
     try:
         data: Any = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         data = None
     if not isinstance(data, dict) or data.get("type") != "header":
         raise UsageError(f"{path} is not a replay log: its first line is no header")

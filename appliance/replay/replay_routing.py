@@ -6,7 +6,6 @@ from collections import deque
 from dataclasses import dataclass, replace
 
 import av
-import numpy as np
 
 from appliance import wire
 from appliance.base.clock import footage_period
@@ -22,6 +21,7 @@ from appliance.evidence.frame_selection import (
     select_moments,
 )
 from appliance.evidence.privacy import PrivacyRules, Redactor, people_in_frame
+from appliance.media.frames import upright_bgr
 from appliance.media.stills import make_image
 from appliance.replay.verdict_source import ReplayEscalation
 from appliance.router.escalation_planner import EscalationPlanner, RoutePlan, RouterContext
@@ -123,7 +123,7 @@ class FrameHistory:
         return list({each.ref.id: each for each in made}.values()), len(moments), guessed
 
     def _cut(self, cut: ImageSet, moment: EvidenceMoment, alert: Alert, av_frame: av.VideoFrame) -> EncodedImage:
-        image = np.asarray(av_frame.to_ndarray(format="bgr24"), np.uint8)
+        image = upright_bgr(av_frame)
         hidden = self._redactor.redaction(people_in_frame(moment.t, self._boxes, alert.tracks, moment.box))
         order = order_image(cut, self._settings, moment, hidden)
         return encoded_image(order, moment.t, moment, make_image(image, order))

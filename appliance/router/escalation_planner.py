@@ -10,6 +10,7 @@ import queue
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 
 from appliance import wire
@@ -52,6 +53,7 @@ _DIGITS, _MONEY_DIGITS = 4, 6  # decimals in the row of the decision
 API_RULE = "api"  # stands for the rule of what was asked through the API
 WAITING_MAX = 16  # a person asks for one at a time
 ANSWER_S = 5.0  # the core looks once a second
+WRITING_S_MAX = 60.0  # of an answer that has begun: a disk that takes longer is broken
 
 
 @dataclass(frozen=True, slots=True)
@@ -450,12 +452,15 @@ class EscalationRequests:
         answer: Future[RequestAnswer] = Future()
         try:
             self._waiting.put_nowait((what, answer))
-            return answer.result(self._answer_s)
+            with suppress(FutureTimeout):
+                return answer.result(self._answer_s)
+            if not answer.cancel():  # it is being written at this moment, and what is refused leaves no row
+                return answer.result(WRITING_S_MAX)
         except queue.Full:
             return RequestAnswer(False, "too many are asked for at once")
         except FutureTimeout:
-            answer.cancel()
-            return RequestAnswer(False, "the appliance is too busy to decide; try again")
+            pass
+        return RequestAnswer(False, "the appliance is too busy to decide; try again")
 
     def answer_all(
         self, decide: Callable[[str], RequestAnswer], decide_api: Callable[[ApiEscalation], RequestAnswer]

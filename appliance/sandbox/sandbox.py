@@ -193,6 +193,9 @@ class Sandbox:
         except ValueError as error:
             self.kills += 1
             raise SandboxDied(f"{function}: the child sent what is no answer: {error}") from None
+        except BaseException:  # of `progress`, or of this process: what the child answers later is for no other call
+            self._end()
+            raise
         return self._result(function, reply)
 
     @contextlib.contextmanager

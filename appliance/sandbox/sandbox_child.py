@@ -9,6 +9,7 @@ import math
 import os
 import resource
 import select
+import signal
 import socket
 import sys
 from collections.abc import Generator
@@ -26,6 +27,9 @@ from appliance.sandbox.sandbox_channel import Value, receive, send
 
 def main(argument: str) -> int:
     """Serve calls until the parent closes the socket, or does not call for `idle_s`."""
+    # Ctrl-C in a terminal and `systemctl stop` reach the whole group; the parent may still need this call, and ends it.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     task = json.loads(argument)
     limits = SandboxLimits(**task["limits"])
     channel = socket.socket(fileno=task["fd"])

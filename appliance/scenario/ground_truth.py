@@ -64,10 +64,17 @@ def read_labels(path: Path, settings: TruthFile) -> _Labels:
     try:
         if path.stat().st_size > TRUTH_BYTES_MAX:
             raise ConfigError(str(path), [f"over {TRUTH_BYTES_MAX} bytes"])
-        return _READERS[kind](path)
+        rows, size = _READERS[kind](path)
+        if size is not None and min(size) < 1:
+            raise ValueError(f"its frame size is {size[0]}x{size[1]}")
+        for row in rows:
+            if not all(map(math.isfinite, row.box)):
+                raise ValueError(f"a box of frame {row.frame} has no finite sides")
+        return rows, size
     except KeyError as error:
         raise ConfigError(str(path), [f"not a file of {kind} truth: {error} is missing"]) from None
-    except (OSError, ValueError, TypeError, AttributeError, RecursionError, ElementTree.ParseError) as error:
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError, OverflowError, LookupError,
+            ElementTree.ParseError) as error:  # fmt: skip
         raise ConfigError(str(path), [f"not a file of {kind} truth: {error}"]) from None
 
 
@@ -126,7 +133,7 @@ def read_mot(path: Path) -> list[LabelRow]:
     Raises OSError, or ValueError that names the line.
     """
     rows = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(path.read_text(encoding="utf-8-sig").splitlines(), start=1):
         cells = line.replace(" ", ",").split(",") if "," not in line else line.split(",")
         if not line.strip():
             continue
@@ -175,7 +182,7 @@ def _cvat(path: Path) -> _Labels:
 
 def _coco(path: Path) -> _Labels:
     """COCO detection; the frame is `frame_index` of an image, else the last number in its name (from 0, as CVAT)."""
-    data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8-sig"))
     names = {each["id"]: str(each["name"]) for each in data["categories"]}
     frames = {each["id"]: _frame(each) for each in data["images"]}
     rows = []

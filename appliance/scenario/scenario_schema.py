@@ -150,7 +150,7 @@ class TruthFile(ConfigModel):
     cvat: Path | None = None
     labels: Annotated[tuple[str, ...], Field(min_length=1)] = ("person",)
     classes: dict[str, str] = {}
-    size: Annotated[tuple[int, int] | None, Field()] = None
+    size: tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]] | None = None
     visible_min: Share = 0.0
     height_min: Share = 0.0
     events: DerivedEvents | None = None

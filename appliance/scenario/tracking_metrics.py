@@ -223,9 +223,9 @@ def compared_frames(frames: Iterable[FrameBoxes], truth: TrueFrames, labels: Col
 
 
 def compare_with_truth(frames: Iterable[FrameBoxes], truth: TrueFrames, labels: Collection[str]) -> TrackFigures:
-    """Return the figures of `compared_frames`; those of tracks only where the truth has identities."""
+    """Return the figures of `compared_frames`; those of tracks only where true boxes with identities were compared."""
     compared = compared_frames(frames, truth, labels)
-    tracked = has_identities(truth)
+    tracked = has_identities(truth) and any(len(each.values) for each in compared.truth)
     clear = clear_mot(compared.tracked, compared.truth) if tracked else None
     return TrackFigures(
         ap50=average_precision(compared.scored, [each.boxes for each in compared.truth]),

@@ -10,7 +10,7 @@ import contextlib
 import json
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,6 +19,8 @@ from appliance.base import yamlfile
 from appliance.base.clock import Clock
 from appliance.base.errors import ConfigError, PreconditionError, UsageError
 from appliance.config import SiteConfig
+from appliance.config.secrets_file import secrets_path
+from appliance.media.atomic_file import DiskWriteError
 from appliance.settings.secret_scrubber import SecretScrubber
 from appliance.settings.site_editor import (
     SiteEditor,
@@ -90,6 +92,11 @@ class SiteVersions:
             raise PreconditionError(f"there is no version {number} of the site file; the last {VERSIONS_KEPT} are kept")
         return found[1]
 
+    def remove(self, number: int) -> None:
+        """Delete a version that did not come into force."""
+        with contextlib.suppress(OSError):
+            self._path(number).unlink()
+
     def _path(self, number: int) -> Path:
         return self._folder / f"{number:06d}.json"
 
@@ -137,7 +144,10 @@ class SettingsService:
         self._running = self._editor.read()
         self._waiting: tuple[str, ...] = ()
         self._coming = ""
-        self.versions.add(self._running.text, BY_HAND, "as the appliance was started")
+        try:
+            self.versions.add(self._running.text, BY_HAND, "as the appliance was started")
+        except DiskWriteError as error:  # the edit may be what frees the disk
+            logger.warning("this text of the site file is not kept: %s", error)
 
     @property
     def running(self) -> SiteText:
@@ -193,9 +203,8 @@ class SettingsService:
         """
         with self._lock:
             proposal = self._editor.propose(changes, base, secrets)
-            for name, value in (secrets or {}).items():
-                write_secret(self._editor.path, name, value)
-            return self._write(proposal, who, why)
+            with _secrets_beside(self._editor.path, secrets or {}):
+                return self._write(proposal, who, why)
 
     def replace(self, text: str, base: str, who: str, why: str) -> SettingsStatus:
         """Write the whole text and put it in force; otherwise as `change`."""
@@ -235,6 +244,8 @@ class SettingsService:
         return checked_text(self.versions.text(number), self._editor.path).config
 
     def _write(self, proposal: SiteProposal, who: str, why: str) -> SettingsStatus:
+        known = self.versions.all()[:1]
+        version = self.versions.add(proposal.after.text, who, why)  # first: a full disk refuses it before all else
         self._coming = proposal.after.digest  # in the file before it is in force: that is no edit by hand
         try:
             self._editor.write(proposal)
@@ -243,15 +254,35 @@ class SettingsService:
             except UsageError:
                 replace_text(self._editor.path, proposal.before.text)
                 raise
+        except BaseException:
+            if [version] != known:
+                self.versions.remove(version.number)
+            raise
         finally:
             self._coming = ""
-        self.versions.add(proposal.after.text, who, why)
         return self.status()
 
     def _take(self, text: SiteText) -> None:
         self._waiting = self._put_in_force(text.config)
         self._running = text
         logger.info("the site file is in force as changed%s", _waiting_text(self._waiting))
+
+
+@contextlib.contextmanager
+def _secrets_beside(site_file: Path, secrets: Mapping[str, str]) -> Iterator[None]:
+    """Keep secrets beside the site file; if what follows fails, they are as they were: in force are those of before."""
+    path = secrets_path(site_file)
+    before = path.read_text(encoding="utf-8") if secrets and path.exists() else None
+    try:
+        for name, value in secrets.items():
+            write_secret(site_file, name, value)
+        yield
+    except BaseException:
+        if before is not None:
+            replace_text(path, before)
+        elif secrets:
+            path.unlink(missing_ok=True)
+        raise
 
 
 def _waiting_text(waiting: tuple[str, ...]) -> str:

@@ -155,8 +155,8 @@ def difference(before: str, after: str, other: str = "") -> str:
 
     def lines(text: str) -> list[str]:
         # Compare with the secret, show without it: the written line follows \0 and is cut off below.
-        shown = site_text_without_secrets(text).splitlines()
-        return [f"{each}\0{written}" for each, written in zip(shown, text.splitlines(), strict=True)]
+        shown = site_text_without_secrets(text).split("\n")  # other ends of lines may stand in what is hidden
+        return [f"{each}\0{written}" for each, written in zip(shown, text.split("\n"), strict=True)]
 
     scrubber = SecretScrubber(each for text in (before, after, other) for each in secrets_of_text(text))
     changed = difflib.unified_diff(lines(before), lines(after), "before", "after", lineterm="")

@@ -1,4 +1,15 @@
-"""Stores the router's decisions, their outcomes, and the spent budget."""
+"""Stores the router's decisions, their outcomes, and the spent budget.
+
+A row of `decision` is one answer of the router about one event of an alert. Columns that need a word:
+
+- tier: who answers, `edge` (the appliance alone) or `cloud` (the alert is escalated).
+- edge: the appliance's own answer (`EdgeAnswer`); certainty: the probability that it is right.
+- flagged: why the cloud is asked although the edge's answer stands meanwhile; '': it is not.
+- moment: when it is sent (`Route.when`); 'never': it is not escalated.
+
+The recheck is the appliance's second detection on a flagged alert. Its table is `second_look`, its verdict stands in
+`alert.edge` and `alert.edge_confidence`.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +66,7 @@ class OutcomeRow:
 
 @dataclass(frozen=True, slots=True)
 class DecidedRow:
-    """An alert, known to be real or not, and what the router knew when it decided about it."""
+    """A decision about an alert of which nobody need have said whether it was real."""
 
     camera: str
     inputs: RouteInputs
@@ -63,9 +74,9 @@ class DecidedRow:
 
 @dataclass(frozen=True, slots=True)
 class RecheckedDecision:
-    """An alert that stays at the edge, of which the appliance's own second detection has said something since.
+    """An alert that stays at the edge, and was rechecked after the router had decided so.
 
-    id: of the decision; event: of the event that it was about; rechecked, confidence: the edge verdict.
+    id: of the decision; event: the one it was about; rechecked, confidence: the verdict of the recheck.
     """
 
     id: int
@@ -101,8 +112,9 @@ class EscalatedTrackRow:
 class TierCounts:
     """Numbers of alerts by the tier that answered, by the last decision about each.
 
-    kept: at the edge, sure and doubtful of them by its own estimate; asked: escalated, audited of them only as one of a
-    sample, and flagged while the edge's own answer stood. labels: answers that teach, by who gave them.
+    kept: at the edge; sure, doubtful: those of them with this estimate. asked: escalated; audited: those of them that
+    a sample took; flagged: those of them during which the edge's answer stood. labels: answers that teach, by who gave
+    them.
     """
 
     kept: int = 0
@@ -159,7 +171,7 @@ class DecisionStore:
         return TierCounts(**counts, labels={each["by"]: each["n"] for each in labels})
 
     def rechecked(self, limit: int) -> list[RecheckedDecision]:
-        """Those that were decided without it, the oldest first. Raises StoreError."""
+        """Return alerts whose recheck the router has not taken into account yet, oldest first. Raise StoreError."""
         with self._db.read() as connection:
             found = connection.execute(
                 """SELECT decision.id, decision.alert, decision.event, decision.inputs, alert.edge,
@@ -196,7 +208,7 @@ class DecisionStore:
         return AskableAlert(read_alert(row), first, inputs if known is None else _inputs(json.loads(known["inputs"])))
 
     def note_recheck(self, decision: int, inputs: RouteInputs) -> None:
-        """Record that the second detection changed nothing. Raise StoreError."""
+        """Record that the recheck changed nothing. Raise StoreError."""
         self._db.execute(
             "UPDATE decision SET inputs = ? WHERE id = ?", (to_json(asdict(inputs)), decision), durable=False
         )

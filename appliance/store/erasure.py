@@ -66,9 +66,8 @@ _OF_ESCALATION = ("media", "step", "verdict")
 _OF_ALERT = (
     "escalation", "decision", "second_look", "notice", "alert_change", "alert_facet", "alert_text", "evidence", "event",
 )  # fmt: skip
-_SETTLED = (
-    f"t_end IS NOT NULL AND NOT EXISTS (SELECT 1 FROM escalation WHERE alert = alert.id AND {in_states(UNSETTLED)})"
-)
+_SETTLED = f"""t_end IS NOT NULL AND NOT EXISTS (SELECT 1 FROM evidence WHERE alert = alert.id AND state = 'waiting')
+    AND NOT EXISTS (SELECT 1 FROM escalation WHERE alert = alert.id AND {in_states(UNSETTLED)})"""
 
 
 class SpanEraser:
@@ -85,8 +84,8 @@ class SpanEraser:
         """Erase t0..t1 and return the receipt, which `keep` stores.
 
         backups: name and time of those in the storage folder.
-        Whole segments go, so some seconds more on either side. An alert that lasts, or whose escalation is under way,
-        stays, and is named.
+        Whole segments go, so some seconds more on either side. An alert that lasts, whose evidence is being made, or
+        whose escalation is under way, stays, and is named.
         """
         now = self._db.clock.now()
         ids = self._alerts(camera, t0, t1, _SETTLED)

@@ -98,16 +98,24 @@ class ExportStore:
         """Return the newest, the last first."""
         return [read_export(row) for row in self._db.rows("SELECT * FROM export ORDER BY t DESC LIMIT ?", (limit,))]
 
-    def finished(self, export: str, *, size: int = 0, sha256: str = "", problem: str = "") -> None:
-        """Say that its files are there, or, with a problem, that there will be none."""
-        self._db.execute(
-            "UPDATE export SET state = ?, bytes = ?, sha256 = ?, problem = ? WHERE id = ?",
+    def finished(self, export: str, *, size: int = 0, sha256: str = "", problem: str = "") -> bool:
+        """Say that its files are there, or, with a problem, that there will be none. False: it was deleted."""
+        changed = self._db.execute(
+            "UPDATE export SET state = ?, bytes = ?, sha256 = ?, problem = ? WHERE id = ? AND state = 'making'",
             ("failed" if problem else "ready", size, sha256, problem[:300], export),
         )
+        return changed > 0
 
-    def interrupt(self, problem: str) -> None:
-        """Say of each export that is being made that nobody makes it any more."""
+    def interrupt(self, root: Path, problem: str) -> None:
+        """Say of each export that is being made that nobody makes it any more, and delete files of none that is there.
+
+        For the start.
+        """
         self._db.execute("UPDATE export SET state = 'failed', problem = ? WHERE state = 'making'", (problem[:300],))
+        kept = {row["id"] for row in self._db.rows("SELECT id FROM export WHERE state = 'ready'")}
+        for folder in (root / EXPORTS).glob("*"):
+            if folder.name not in kept:
+                shutil.rmtree(folder, ignore_errors=True)
 
     def count(self, export: str, what: Literal["taken", "opened"]) -> None:
         """Count a download of the zip, or an opening of the link."""

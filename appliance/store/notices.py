@@ -13,6 +13,7 @@ from typing import Literal, cast
 
 from appliance.store.audit import AuditRow, AuditStore
 from appliance.store.database import Database, bump_rev
+from appliance.store.outbox_store import CLOCK_STEP_SEEN_S
 from appliance.store.rows import Delivery, Standing, standing_of, to_json
 from appliance.types import Severity
 
@@ -201,12 +202,15 @@ class NoticeStore:
         return _notices(self._db, "SELECT * FROM notice WHERE alert = ? ORDER BY target", alert)
 
     def delivered_since(self, target: str, camera: str, since_t: float) -> list[NoticeRow]:
-        """Notices that arrived since then, withdrawn ones left out."""
+        """Notices that arrived since then, withdrawn ones left out.
+
+        One with a time in the future arrived before the clock was set back, nobody knows how long ago: left out, too.
+        """
         return _notices(
             self._db,
-            """SELECT * FROM notice WHERE target = ? AND camera = ? AND told_t > ? AND standing <> 'withdrawn'
-               ORDER BY told_t DESC LIMIT ?""",
-            target, camera, since_t, OPEN_MAX,
+            """SELECT * FROM notice WHERE target = ? AND camera = ? AND told_t > ? AND told_t <= ?
+               AND standing <> 'withdrawn' ORDER BY told_t DESC LIMIT ?""",
+            target, camera, since_t, self._db.clock.now(), OPEN_MAX,
         )  # fmt: skip
 
     def delivered_of_incident(self, target: str, incident: str, alert: str) -> list[NoticeRow]:
@@ -247,11 +251,15 @@ class NoticeStore:
         return {row["target"]: row["n"] for row in rows}
 
     def clock_stepped(self, step_s: float) -> None:
-        """Move what waits with the wall clock: it is no older than before it was set. Raises StoreError."""
+        """Move what waits with the wall clock: it is no older than before it was set. Raises StoreError.
+
+        Notices with the time of this moment were made by the clock as it is now, and stay.
+        """
+        now = self._db.clock.now()
         self._db.execute(
             f"""UPDATE notice SET created_t = created_t + :step, due_t = due_t + :step, expire_t = expire_t + :step
-                WHERE state IN {_OPEN} AND created_t <= :before""",
-            {"step": step_s, "before": self._db.clock.now() - step_s},
+                WHERE state IN {_OPEN} AND created_t <= :before AND created_t NOT BETWEEN :since AND :now""",
+            {"step": step_s, "before": now - step_s, "since": now - CLOCK_STEP_SEEN_S, "now": now},
         )
 
 

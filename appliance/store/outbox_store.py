@@ -29,7 +29,7 @@ _MEDIA_BYTES = "(SELECT sum(json_extract(ref, '$.bytes')) FROM media WHERE media
 RESEND_FIRST_S = 900.0  # longer than a busy worker takes; a verdict that is only late is not worth the bytes
 RESEND_LAST_S = 6 * 3600.0  # an escalation that the broker refused for hours is tried some times a day
 _ROWID_MAX = 2**63 - 1  # SQLite's largest rowid
-_CLOCK_STEP_SEEN_S = 30.0  # what was written this short a time ago was written by the clock as it is now
+CLOCK_STEP_SEEN_S = 30.0  # what was written this short a time ago was written by the clock as it is now
 STEP_S_MIN = 60.0  # two clocks of one machine drift apart by less than this between two starts
 _REGION = "uplink_region"
 _REGION_BYTES = 7  # of a digest: a whole number that SQLite stores
@@ -256,7 +256,7 @@ class OutboxStore:
                                     created_t, created_t + :step),
                     sent_t = iif(sent_t > :before OR sent_t BETWEEN :since AND :now, sent_t, sent_t + :step)
                 WHERE {in_states(UNSETTLED)}""",
-            {"step": step_s, "before": now - step_s, "since": now - _CLOCK_STEP_SEEN_S, "now": now},
+            {"step": step_s, "before": now - step_s, "since": now - CLOCK_STEP_SEEN_S, "now": now},
         )
 
     # How it ends without a verdict

@@ -25,7 +25,8 @@ from appliance.types import MeasuredSegment, SegmentRow
 
 SEGMENT_S_MAX = 600.0  # segment_s is at most 60, and a segment ends at the first key frame after that
 ORPHAN_AGE_S = 3600.0  # a file without a row may be one that is being written, for a minute
-ADOPTED_MAX = 20_000  # some milliseconds each, before anything is watched
+ADOPTED_MAX = 20_000  # are read, some milliseconds each, before anything is watched; of more the names count
+UNREAD_S, UNREAD_S_MAX = 4.0, 65.0  # s of a file that is not read: as segment_s by default, and at most
 
 
 class SegmentStore:
@@ -217,8 +218,9 @@ class _Folder:
                     self._drop(connection, row)
                 elif not row["complete"] or size != row["bytes"]:
                     self._close(connection, row, size)
-            for name in sorted(self._files):
-                if not self._adopt(connection, name):
+            names = sorted(self._files)
+            for name, following in zip(names, [*names[1:], ""], strict=False):
+                if not self._adopt(connection, name, following):
                     self._orphan(name)
 
     def sweep(self) -> None:
@@ -255,23 +257,24 @@ class _Folder:
         connection.execute(f"UPDATE segment SET complete = 1, bytes = :bytes{change} WHERE path = :path", values)
         self._found.rows_closed += 1
 
-    def _adopt(self, connection: sqlite3.Connection, name: str) -> bool:
-        """Give a file without a row one, or leave it for now.
+    def _adopt(self, connection: sqlite3.Connection, name: str, following: str) -> bool:
+        """Give a file without a row one, or leave it for now. following: the name of the next one; '': none.
 
         A power cut takes the newest rows, which are flushed seldom, but not the files, which are flushed each.
         """
-        stamp = _NAME.match(name)
-        if self._measure is None or stamp is None or self._found.adopted >= ADOPTED_MAX:
+        began, parts = _begin_of(name), self._folder.split("/")
+        if self._measure is None or began is None or len(parts) < 2:
             return False
         try:
-            measured = self._measure(self._root / self._folder / name)
+            if self._found.adopted < ADOPTED_MAX:
+                measured = self._measure(self._root / self._folder / name)
+            else:
+                measured = self._unread(connection, parts[1], (_begin_of(following) or began) - began)
         except NotMeasured:
             self._found.orphans_kept += 1  # until the next start, or the next sweep
             return True
-        parts = self._folder.split("/")
-        if measured is None or len(parts) < 2:
+        if measured is None:
             return False
-        began = datetime.strptime(stamp[1], "%Y%m%dT%H%M%S.%f").replace(tzinfo=timezone.utc).timestamp()
         kind = "pre_roll" if parts[0] == PREROLL else "continuous"
         length = self._files[name][0] if measured.bytes is None else measured.bytes
         connection.execute(
@@ -282,6 +285,16 @@ class _Folder:
         self._found.adopted += 1
         self._found.adopted_s += measured.seconds
         return True
+
+    def _unread(self, connection: sqlite3.Connection, camera: str, seconds: float) -> MeasuredSegment:
+        """Return what is likely of a file that is one too many to be read; seconds: until the next one begins."""
+        if not 0 < seconds <= UNREAD_S_MAX:
+            seconds = UNREAD_S
+        last = connection.execute(
+            "SELECT codec, width, height FROM segment WHERE camera = ? ORDER BY rowid DESC LIMIT 1", (camera,)
+        ).fetchone()
+        codec, *size = last or ("", 0, 0)
+        return MeasuredSegment(seconds, 1, codec, (size[0], size[1]))
 
     def _orphan(self, name: str) -> None:
         size, changed_t = self._files[name]
@@ -300,6 +313,14 @@ class _Folder:
             return
         self._found.orphans_removed += 1
         self._found.orphan_bytes_removed += size
+
+
+def _begin_of(name: str) -> float | None:
+    """Return when a file of the recorder begins, UTC seconds, by its name; None: it is none."""
+    stamp = _NAME.match(name)
+    if stamp is None:
+        return None
+    return datetime.strptime(stamp[1], "%Y%m%dT%H%M%S.%f").replace(tzinfo=timezone.utc).timestamp()
 
 
 def _row_folders(connection: sqlite3.Connection) -> Iterator[str]:

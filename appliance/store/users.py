@@ -146,7 +146,8 @@ def remove_user(connection: sqlite3.Connection, name: str) -> None:
     _known(connection, name)
     connection.execute("DELETE FROM user WHERE name = ?", (name,))
     connection.execute("DELETE FROM session WHERE user = ?", (name,))
-    connection.execute("DELETE FROM sign_in_code WHERE user = ?", (name,))
+    for table in ("sign_in_code", "push_subscription", "push_preference"):  # another may get the name one day
+        connection.execute(f"DELETE FROM {table} WHERE user = ?", (name,))
     remove_second_factor(connection, name)
     _check_admin(connection)
 

@@ -11,18 +11,19 @@ from appliance.base.telemetry import LogThrottle
 
 logger = logging.getLogger(__name__)
 
-WAITING_MAX = 20_000  # some 20 MB; a camera's alerts and states of days, for its boxes do not wait
+WAITING_MAX = 20_000  # some 20 MB: alerts and states of a camera for days; boxes are dropped and do not wait
 RETRY_S = 1.0  # a full disk is freed by retention, which runs each ten seconds
 
 WriteJob = Callable[[], object]
 
 
 class WriteBacklog:
-    """Jobs that wait while the database cannot be written (see decision 9).
+    """Jobs that wait while the database cannot be written.
 
-    State: the jobs that wait, oldest first. Owner: the one thread that writes with it; others read `waiting`, `dropped`
-    and `warning`. Invariant: jobs are done in the order in which they were given, each once (a job is all or nothing,
-    such as one transaction). Bounded: beyond `WAITING_MAX` the process must end.
+    State: the jobs that wait, oldest first. Owner: the one thread that writes with it; others read `waiting`,
+    `dropped`, `refused` and `warning`. Invariant: jobs are done in the order in which they were given, each once (a job
+    is all or nothing, such as one transaction); a later job of a key takes the place of the one that waits. Bounded:
+    beyond `WAITING_MAX` the process must end.
     """
 
     def __init__(self, clock: Clock, *, most: int = WAITING_MAX) -> None:
@@ -63,7 +64,7 @@ class WriteBacklog:
                 return
             except StoreUnavailable as error:
                 self._refused(error)
-        if len(self._jobs) >= self._most:
+        if len(self._jobs) >= self._most and key not in self._jobs:
             raise StoreError(f"{len(self._jobs)} changes wait for the disk, and no more can be held: {self._why}")
         self._number += 1
         self._jobs[key or f"#{self._number}"] = job

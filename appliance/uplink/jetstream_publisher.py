@@ -37,6 +37,7 @@ PUBLISH_S_MAX = 90.0
 # A broker that answers a PING sent behind a message has read the message: its acknowledgement is late, or lost.
 ASK_AFTER_S, LATE_S_MAX = 10.0, 10.0
 STREAM_INFO_S_MAX = 10.0  # some hundred bytes each way
+ASKED_TOGETHER = 16  # chunks: 2 MB of a clip are one round trip, and some 3 kB
 _EXPECTED_LAST = "Nats-Expected-Last-Subject-Sequence"
 _WRONG_LAST = 10071  # nats-server: "wrong last sequence: N", of the subject; 0: it has no message
 _TOO_LARGE = 10054  # nats-server: a message over the stream's max_msg_size
@@ -198,17 +199,24 @@ async def _is_stored(jetstream: JetStreamContext, site: str, media: MediaRow) ->
     For each chunk, publish an empty message that expects an impossible last sequence number. The broker refuses it in
     any case, and its refusal names the last sequence number on the chunk's subject: 0 means that the chunk is gone.
     This needs no permission that would list other sites' media. It stores nothing, so it can be repeated after a cut or
-    a kill, and costs some hundred bytes a chunk. The check ends at the first missing chunk; that one and those after it
-    are sent again.
+    a kill, and costs some hundred bytes a chunk. ASKED_TOGETHER chunks are asked about at a time, as nothing else is
+    sent meanwhile. The check ends with the first of these groups that lacks one; the file is then sent again.
     """
-    refused = {_EXPECTED_LAST: _NEVER_LAST}
     with broker_errors("the media stream cannot be asked"):
-        for n in range(media.chunks_acked):
-            try:
-                await jetstream.publish(media_subject(site, media.ref.id, n), b"", stream=STREAM_MEDIA, headers=refused)
-            except nats.js.errors.APIError as error:
-                if error.err_code != _WRONG_LAST:  # full, say: nothing is known, and what it took it does not lose
-                    return True
-                if (error.description or "").endswith(": 0"):
-                    return False
+        for first in range(0, media.chunks_acked, ASKED_TOGETHER):
+            some = range(first, min(first + ASKED_TOGETHER, media.chunks_acked))
+            asked = (_holds(jetstream, media_subject(site, media.ref.id, n)) for n in some)
+            if not all(await asyncio.gather(*asked)):
+                return False
+    return True
+
+
+async def _holds(jetstream: JetStreamContext, subject: str) -> bool:
+    """Return False if the media stream has no message on the subject. Raise nats errors."""
+    try:
+        await jetstream.publish(subject, b"", stream=STREAM_MEDIA, headers={_EXPECTED_LAST: _NEVER_LAST})
+    except nats.js.errors.APIError as error:
+        if error.err_code != _WRONG_LAST:  # full, say: nothing is known, and what it took it does not lose
+            return True
+        return not (error.description or "").endswith(": 0")
     return True

@@ -183,8 +183,9 @@ class Outbox:
         count = 0
         for priority, age_s in self._expire_s.items():
             while rows := self.queue.made_before(priority, t - age_s, _EXPIRE_BATCH):
-                for row in rows:
-                    self._expire(row, age_s)
+                with self._db.transaction():  # one flush: a backlog of days is thousands, and the link waits meanwhile
+                    for row in rows:
+                        self._expire(row, age_s)
                 count += len(rows)
         return count
 

@@ -18,6 +18,12 @@ URGENT = PRIORITIES[:1]
 UPLINK_BYTES = Metric(MetricName.UPLINK_BYTES)
 PROTOCOL_BYTES = Metric(MetricName.UPLINK_BYTES, "protocol")
 RESENT_BYTES = Metric(MetricName.UPLINK_BYTES, "resent")
+# All that the link sends, by purpose: UPLINK_BYTES has the bytes of notifications and of MQTT, too.
+LINK_BYTES = (
+    *(Metric(MetricName.UPLINK_BYTES, purpose) for purpose in ("facts", "crop", "frame", "clip", "again")),
+    PROTOCOL_BYTES,
+    RESENT_BYTES,
+)
 
 
 class RateLimiter:
@@ -32,7 +38,10 @@ class RateLimiter:
         self._bucket = TokenBucket(settings.kbps_max, clock)
         self._link = link
         self.daily_cap = DailyCap(
-            settings.mb_day, settings.over_mb_day, lambda day: meter.total_of_day(UPLINK_BYTES, day), clock
+            settings.mb_day,
+            settings.over_mb_day,
+            lambda day: sum(meter.total_of_day(each, day) for each in LINK_BYTES),
+            clock,
         )
 
     def wait_s(self, *, live: bool) -> float:

@@ -163,7 +163,10 @@ class RouteMethods:
         self._routes = [each for each in routes if isinstance(each, Route)]
 
     def of(self, scope: Scope) -> list[str]:
-        """Sorted; []: there is no such path. Where one could be a name in another (`alerts/review`), it is itself."""
+        """Return the methods of a path, sorted; []: there is no such path.
+
+        `alerts/review` also fits `alerts/{alert_id}`: the route with the fewest parameters counts.
+        """
         found = [each for each in self._routes if each.matches(scope)[0] is not Match.NONE]
         least = min((len(each.param_convertors) for each in found), default=0)
         return sorted(

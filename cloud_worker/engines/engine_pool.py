@@ -72,12 +72,16 @@ class PooledEngine:
             return None
         return sorted(self.seconds)[int(HEDGE_SHARE * len(self.seconds))]
 
+    @property
+    def uses(self) -> frozenset[Need]:
+        """The evidence that it can look at and may be asked about."""
+        evidence = self.settings.evidence
+        return self.engine.uses if evidence is None else self.engine.uses & frozenset(evidence)
+
     def can_judge(self, case: JudgeCase) -> bool:
         """Return True if it may be asked about all the evidence that the case has, or about some of it."""
         wanted = {file.ref.kind for file in case.files}
-        return bool(wanted & self.engine.uses) and (
-            self.settings.evidence is None or wanted <= set(self.settings.evidence)
-        )
+        return bool(wanted & self.uses) and (self.settings.evidence is None or wanted <= set(self.settings.evidence))
 
 
 class HedgeBudget:
@@ -126,13 +130,18 @@ class EnginePool:
         self._budget = HedgeBudget(limits.hedge_hour_max, clock)
         self._prober: asyncio.Task[None] | None = None
         self._began = clock.monotonic()
-        self.uses: frozenset[Need] = frozenset().union(*(each.engine.uses for each in self.engines))
+        self.uses: frozenset[Need] = frozenset().union(*(each.uses for each in self.engines))
 
     async def judge(self, case: JudgeCase) -> Opinion:
-        """Ask the best engine that is up. Raise EngineUnavailable when none is, EngineError when those asked failed."""
+        """Ask the best engine that is up. Raise EngineUnavailable when none is, EngineError when those asked failed.
+
+        Evidence that none may be asked about is no reason to wait: nothing will change.
+        """
         able = [each for each in self.engines if each.can_judge(case)]
+        if not able:
+            return Opinion(decision="unsure", reason="No engine of this worker takes this evidence.")
         orders = sorted({each.settings.order for each in able})
-        began, failure = self._clock.monotonic(), EngineUnavailable("no engine takes this evidence")
+        began, failure = self._clock.monotonic(), EngineUnavailable("no engine is up")
         for order in orders:
             peers = [each for each in able if each.settings.order == order]
             failed: set[str] = set()

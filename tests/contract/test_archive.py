@@ -201,3 +201,19 @@ def test_without_credentials_there_are_no_links_and_the_verdict_goes_out(
     kept.put(question, verdict)
     until(lambda: counted["failed"] == 2)
     kept.close(5)
+
+
+@pytest.mark.parametrize(("chars", "pictures"), [(4000, 0), (2500, 16)])
+def test_a_verdict_goes_without_links_that_are_too_long_for_it(
+    chars: int, pictures: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Links carry the session token of a role; the verdict was lost with them, and the model paid for each try."""
+    for name, value in (("ACCESS_KEY_ID", "a"), ("SECRET_ACCESS_KEY", "b"), ("SESSION_TOKEN", "t" * chars)):
+        monkeypatch.setenv(f"AWS_{name}", value)
+    kept = archive(NOBODY, Counter(), access_key=None, secret_key=None)
+    assert kept.links(*case(*(b"%d" % n for n in range(pictures)))) == ()
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "t" * 400)
+    kept.close(0.0)
+    kept = archive(NOBODY, Counter(), access_key=None, secret_key=None)
+    assert len(kept.links(*case(*(b"%d" % n for n in range(pictures))))) == pictures + 1
+    kept.close(0.0)

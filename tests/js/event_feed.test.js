@@ -1,7 +1,7 @@
 // The stream of changes, over a browser of our own: a hidden page lets go, and resumes where it was.
 import assert from "node:assert/strict";
 import { beforeEach, mock, test } from "node:test";
-import { coalescedWork, EventFeed } from "../../appliance/web/static/event_feed.js";
+import { coalescedWork, EventFeed, RowQueue } from "../../appliance/web/static/event_feed.js";
 
 /** @type {Source[]} */
 let opened = [];
@@ -117,6 +117,33 @@ function work() {
 }
 
 const settled = () => new Promise(done => setImmediate(done));
+
+test("a row that met no answer is shown later, and one that was refused holds up no other", async () => {
+	mock.timers.enable({ apis: ["setTimeout"] });
+	try {
+		const queue = new RowQueue();
+		const shown = [];
+		let repeats = 0;
+		const failing = new Map([["a", Object.assign(new Error("no answer"), { unanswered: true })], ["b", new Error("404")]]);
+		const show = async row => {
+			const error = failing.get(row.id);
+			failing.delete(row.id);
+			if (error) throw error;
+			shown.push(`${row.id}${row.rev}`);
+		};
+		for (const row of [{ id: "a", rev: 1 }, { id: "b", rev: 2 }, { id: "c", rev: 3 }]) queue.put(row);
+		await assert.rejects(queue.drain(show, () => repeats++), /no answer/);
+		queue.put({ id: "a", rev: 4 });
+		mock.timers.tick(3000);
+		assert.equal(repeats, 1);
+		await assert.rejects(queue.drain(show, () => repeats++), /404/);
+		await queue.drain(show, () => repeats++);
+		assert.deepEqual(shown, ["a4", "c3"]);
+		assert.equal(queue.rows.size, 0);
+	} finally {
+		mock.timers.reset();
+	}
+});
 
 test("work that is asked for many times meanwhile runs once more", async () => {
 	const { ends, run } = work();

@@ -18,7 +18,7 @@ import yaml
 from test_replay_resume import Killed, Mortal
 
 from appliance.base.clock import ManualClock, SystemClock
-from appliance.base.errors import ConfigError, UsageError
+from appliance.base.errors import ConfigError, SourceError, UsageError
 from appliance.cli import main
 from appliance.lab.scenario import html_report
 from appliance.lab.scenario.html_report import cut_stills
@@ -232,6 +232,11 @@ def test_a_link_that_stands_still_brings_what_waited_at_once(tmp_path: Path) -> 
     assert 1 <= len(stalls) <= 10
     assert times[stalls[0] + 1] - times[stalls[0]] < 0.01
     assert all(b > a for a, b in itertools.pairwise(times))
+
+
+def test_conditions_that_leave_no_frame_are_no_clean_footage(clip: Path) -> None:
+    with pytest.raises(SourceError, match=r"no frame of .* is left under gap:3600s@0s"):
+        run(clip, "gap:3600s@0s")
 
 
 def test_without_stream_faults_the_source_is_unchanged(clip: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from appliance.base.clock import ManualClock
+from appliance.base.errors import UsageError
 from appliance.base.json_lines import encode_log
 from appliance.cli import main
 from appliance.config import SiteConfig
@@ -247,6 +248,13 @@ def test_json_holds_all_of_it(written: Writes, capsys: pytest.CaptureFixture[str
     assert (reported["same"], reported["first_t"]) == (False, 7.2)
     assert reported["tracks"][0]["end_s"] == -2.0
     assert reported["total_before"]["tracks"] == 1
+
+
+def test_what_is_nested_without_end_is_no_log(tmp_path: Path) -> None:
+    log = tmp_path / "deep.jsonl"
+    log.write_bytes(b'{"type": "header", "x": ' + b"[" * 100_000 + b"\n")
+    with pytest.raises(UsageError, match="is not a replay log: its first line is no header"):
+        read_log(log)
 
 
 def test_folders_are_paired_by_name(written: Writes, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -28,7 +28,7 @@ from appliance.evidence.maker import EvidenceMaker
 from appliance.lab.cassette_command import CassetteRecorder, cassette_from_store
 from appliance.lab.replay_command import ReplaySelection, replay_targets
 from appliance.lab.replay_diff_command import diff_texts
-from appliance.replay.cassette_file import CassettePlayer
+from appliance.replay.cassette_file import CassettePlayer, CassetteWriter
 from appliance.replay.replay_diff import compare_logs
 from appliance.replay.replay_plan import ReplayOptions, ReplayPlan, clip_input
 from appliance.replay.replay_report import count_decisions, format_time
@@ -383,10 +383,19 @@ def test_the_verdicts_in_an_appliance_s_store_answer_the_replay_of_its_recording
         playing = replace(wider, verdict_source=CassettePlayer(tmp_path / "c.jsonl", match))
         (other,) = play_show(playing, None, ReplayOptions(ManualClock()))
         assert [each.match for each in other.verdicts] == how
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(CassetteWriter, "write", killed)
+        with pytest.raises(KeyboardInterrupt):
+            cassette_from_store(box.root, tmp_path / "half.jsonl", float("-inf"), float("inf"), SystemClock())
+    assert not list(tmp_path.glob("*half*")), "half a cassette looks like a whole one"
     with pytest.raises(UsageError, match="is there already"):
         cassette_from_store(box.root, tmp_path / "c.jsonl", float("-inf"), float("inf"), SystemClock())
     with pytest.raises(UsageError, match="holds no verdict on anything that was asked in that time"):
         cassette_from_store(box.root, tmp_path / "d.jsonl", 0.0, 1.0, SystemClock())
+
+
+def killed(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 class WiderBlock(BrightBlock):

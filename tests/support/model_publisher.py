@@ -12,7 +12,7 @@ from appliance.bundle.bundle_store import BundleStore
 from appliance.bundle.manifest import Blob, BundleFile, BundleManifest, BundleRef, ModelEntry, whole_file
 from appliance.bundle.publisher import Publisher
 from appliance.bundle.repositories import Repository
-from appliance.bundle.trust import PUBLISHER, TrustedRepository
+from appliance.bundle.trust import TrustedRepository, trust_folder
 
 NAME = "night"
 
@@ -67,11 +67,11 @@ class TrustingSite:
 
     def trust(self, publisher: ModelPublisher, address: str = "") -> None:
         root = (publisher.repository / "metadata" / "1.root.json").read_bytes()
-        TrustedRepository.trust(self.folder / ".trust" / PUBLISHER, root, address or str(publisher.repository))
+        TrustedRepository.trust(trust_folder(self.folder), root, address or str(publisher.repository))
 
     def install(self, version: str, repository: Repository | None = None, clock: Clock | None = None) -> BundleRef:
         ref = BundleRef(NAME, version)
-        trusted = TrustedRepository(self.folder / ".trust" / PUBLISHER, repository, clock)
+        trusted = TrustedRepository(trust_folder(self.folder), repository, clock)
         genuine = trusted.genuine(ref)
         BundleFetch(self.store, trusted.repository, clock=ManualClock()).install(genuine)
         return ref

@@ -18,7 +18,7 @@ import pytest
 from appliance.base.clock import SystemClock
 from appliance.base.errors import EngineError, EngineUnavailable
 from appliance.types import JudgeKind
-from appliance.wire import Escalation
+from appliance.wire import Escalation, Need
 from cloud_worker.config import FallbackConfig, PooledEngineConfig, RedetectEngine, SpotConfig
 from cloud_worker.engines.engine_pool import SAMPLES_MIN, EnginePool
 from cloud_worker.judge import Judge, JudgeCase, Opinion
@@ -38,7 +38,7 @@ class TimedEngine:
         self.kind, self.model, self.seconds = kind, model, seconds
         self.name = "redetect" if kind == "detector" else "openai"
         self.prompt_version = self.answer_schema = ""
-        self.uses = frozenset({"crop", "frame"})
+        self.uses: frozenset[Need] = frozenset({"crop", "frame"})
         self.up, self.failing = True, False
         self.calls: Counter[str] = Counter()
         self.gate = Gate()
@@ -132,6 +132,21 @@ def test_a_case_that_fails_goes_to_a_peer_and_never_to_a_worse_judge() -> None:
 
     played(pool, play)
     assert small.calls["begun"] == 0
+
+
+def test_evidence_that_no_engine_may_be_asked_about_is_unsure_at_once_and_is_never_asked_for() -> None:
+    """As unavailable it opened the worker's circuit, and all sites waited for six hours of tries with it."""
+    engine = TimedEngine()
+    engine.uses = frozenset({"crop", "frame", "clip"})
+    pool = EnginePool([(entry("one", evidence=("crop",)), engine)], FallbackConfig(), SystemClock())
+    assert pool.uses == {"crop"}
+
+    async def play() -> None:
+        opinion = await pool.judge(case())
+        assert (opinion.decision, opinion.more) == ("unsure", False)
+
+    played(pool, play)
+    assert engine.calls["begun"] == 0
 
 
 def test_a_slow_call_is_hedged_within_a_bound_of_money() -> None:

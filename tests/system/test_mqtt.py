@@ -6,6 +6,7 @@ import contextlib
 import json
 import shutil
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -22,7 +23,7 @@ from appliance.base.clock import SystemClock, local_weekday_minute
 from appliance.config import MqttConfig, SiteConfig
 from appliance.evidence.privacy import PrivacyRules
 from appliance.mqtt import publisher as publisher_module
-from appliance.mqtt.broker_session import check_mqtt
+from appliance.mqtt.broker_session import BrokerSession, check_mqtt
 from appliance.mqtt.publisher import MqttDeps, MqttPublisher
 from appliance.rules.arming import Arming
 from appliance.store.alerts import AlertStore
@@ -286,6 +287,22 @@ def test_what_was_kept_of_an_entity_that_is_no_more_is_cleared(
     assert home.kept[others] == b"{}"
 
 
+def test_a_still_outlives_the_connection(site: Callable[..., PublishingSite], home: Listener) -> None:
+    """A short one comes back to us with all that the broker kept; it is no more stale than a long one."""
+    yard = site(pictures=True)
+    until(lambda: home.kept.get("vedette/depot/status") == b"online")
+    yard.raise_alert("a1")
+    yard.still("a1")
+    until(lambda: home.kept.get(STILL) == JPEG)
+    connection = yard.publisher._session._client.socket()
+    assert connection is not None
+    connection.shutdown(2)
+    until(lambda: [body for topic, body, _ in home.heard if topic == STILL][1:], what="the still is sent anew")
+    yard.raise_alert("a2")  # published after whatever the connection brought
+    until(lambda: "a2" in [json.loads(body)["alert"] for topic, body, _ in home.heard if topic.endswith("/alerts")])
+    assert home.kept[STILL] == JPEG
+
+
 def test_a_broker_off_the_site_hears_nothing_that_privacy_forbids(
     site: Callable[..., PublishingSite], home: Listener
 ) -> None:
@@ -470,13 +487,43 @@ def test_check_says_whether_the_broker_lets_us_in(broker: Mosquitto, monkeypatch
     assert "pip install 'vedette[mqtt]'" in lacking.text
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl, which makes the certificate, is not there")
-def test_over_tls_only_a_broker_that_is_vouched_for_is_believed(tmp_path: Path) -> None:
+def make_certificate(folder: Path) -> None:
+    """Write key.pem and cert.pem, for 127.0.0.1."""
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2",
          "-subj", "/CN=test", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", "key.pem", "-out", "cert.pem"],
-        cwd=tmp_path, check=True, capture_output=True,
+        cwd=folder, check=True, capture_output=True,
     )  # fmt: skip
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl, which makes the certificate, is not there")
+def test_a_certificate_that_is_gone_by_now_ends_nothing(tmp_path: Path) -> None:
+    """A broker that speaks no MQTT makes the session begin anew; as wrong use that ended the core for good."""
+    make_certificate(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "cert.pem", tmp_path / "key.pem")
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+
+        def serve() -> None:
+            with context.wrap_socket(listening.accept()[0], server_side=True) as one:
+                one.recv(1000)
+                one.sendall(b"\x20\xff\xff\xff\x7f" + b"x" * 1000)
+                one.recv(1000)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        config = MqttConfig(url=f"mqtts://127.0.0.1:{port}", tls_ca=tmp_path / "cert.pem")
+        session = BrokerSession(config, "t", None, SystemClock(), lambda message: None, lambda amount: None)
+        (tmp_path / "cert.pem").unlink()
+        until(lambda: session.run_once(0.05) and "not MQTT" in session.error)
+        session.close()
+        thread.join(20)
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl, which makes the certificate, is not there")
+def test_over_tls_only_a_broker_that_is_vouched_for_is_believed(tmp_path: Path) -> None:
+    make_certificate(tmp_path)
     broker = Mosquitto(tmp_path / "broker", extra=f"certfile {tmp_path}/cert.pem\nkeyfile {tmp_path}/key.pem").start()
     url = broker.url.replace("mqtt:", "mqtts:")
     (stranger,) = check_mqtt(MqttConfig(url=url), contact=True)

@@ -307,7 +307,7 @@ def test_while_the_disk_is_full_people_are_notified_once_all_the_same(tmp_path: 
         until(lambda: len(phone.taken) == 1)
         change = opened("a2", t=site.clock.now())
         planned = site.planner.plan(change, site.clock.now())
-        site.notifier.notify_unstored(change.alert, planned, "the disk is full")  # the alert itself waits in memory
+        site.notifier.notify_unstored(change, planned, "the disk is full")  # the alert itself waits in memory
         until(lambda: len(phone.taken) == 2)
         assert phone.taken[1].body["degraded"] == ["the disk is full"]
         site.notices.full = False

@@ -556,6 +556,9 @@ def test_what_an_admins_token_does_ends_with_it(site: Site) -> None:
         for path, body in (
             ("users", new), ("users/vic", {"role": "admin"}), ("users/anna", {"password": "other " + PASSWORD}),
             ("users/anna", {"second_factor": False}), ("users/anna", {"enabled": True, "password": "x" + PASSWORD}),
+            ("users/anna", {"enabled": False, "second_factor": False}),  # until she is let in again
+            ("users/anna", {"enabled": False, "password": "x" + PASSWORD}),
+            ("users/vic", {"enabled": False, "role": "admin", "password": "x" + PASSWORD}),
             ("tokens", {"name": "more", "scope": "admin"}), ("restore", {}),
         ):  # fmt: skip
             answer = program.post(f"/api/v1/{path}", json=body)

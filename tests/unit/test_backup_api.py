@@ -113,6 +113,16 @@ def test_an_upload_has_bounds_and_goes_on_where_it_was(served: Served) -> None:
     assert served.http.get("/api/v1/backups").json()["ready"] is None
 
 
+def test_what_a_kill_left_of_a_backup_goes_with_the_next_one(served: Served) -> None:
+    """A copy of the database and a zip of all evidence; no page shows them, and retention does not know them."""
+    folder = served.root / "backups"
+    folder.mkdir()
+    for name in (".depot-7-20260101T000000Z.vedette.zip.db", ".depot-7-20260101T000000Z.vedette.zip.part"):
+        (folder / name).write_bytes(b"half")
+    [item] = served.http.post("/api/v1/backups", json={}).json()["backups"]
+    assert [path.name for path in folder.iterdir()] == [item["name"]]
+
+
 def test_two_are_kept_and_names_lead_nowhere_else(served: Served) -> None:
     for _ in range(3):
         served.site.clock.advance(60)  # type: ignore[attr-defined]

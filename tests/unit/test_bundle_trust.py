@@ -20,7 +20,7 @@ from appliance.bundle.bundle_store import InForce
 from appliance.bundle.manifest import BundleRef
 from appliance.bundle.publisher import Publisher
 from appliance.bundle.repositories import FolderRepository
-from appliance.bundle.trust import DIRECTOR, Assignment, TrustedRepository
+from appliance.bundle.trust import TrustedRepository
 from tests.support.model_publisher import NAME, ModelPublisher, TrustingSite
 
 OLD, NEW = BundleRef(NAME, "1"), BundleRef(NAME, "2")
@@ -187,22 +187,6 @@ def test_keys_that_were_replaced_twice_while_the_site_was_off(
         path.write_bytes(forged.to_bytes())
 
     refused(tries, site, publisher, attack, tmp_path)
-
-
-def test_a_director_says_which_bundle_and_can_invent_none(
-    site: TrustingSite, publisher: ModelPublisher, tmp_path: Path
-) -> None:
-    publisher.publish("2", head=1)
-    director = Publisher(tmp_path / "director", tmp_path / "director-keys")
-    root = director.create().read_bytes()
-    director.assign("depot", Assignment(bundle=str(NEW), cameras={"gate": str(OLD)}).model_dump_json().encode())
-    folder = site.folder / ".trust" / DIRECTOR
-    TrustedRepository.trust(folder, root, str(tmp_path / "director"))
-    assigned = TrustedRepository(folder).assigned("depot")
-    assert site.install(BundleRef.parse(assigned.bundle).version) == NEW
-    director.assign("depot", Assignment(bundle="night@666").model_dump_json().encode())
-    with pytest.raises(ModelError, match="has no night"):
-        site.install(BundleRef.parse(TrustedRepository(folder).assigned("depot").bundle).version)
 
 
 def test_a_root_that_its_keys_did_not_sign_is_no_anchor(publisher: ModelPublisher, tmp_path: Path) -> None:

@@ -13,11 +13,14 @@ import pytest
 from numpy.typing import NDArray
 
 from appliance import config
+from appliance.analysis.camera_analysis import CameraAnalysis
+from appliance.analysis.session_tracks import InferenceRequest
 from appliance.base.backoff import Backoff
 from appliance.base.clock import ManualClock
 from appliance.base.errors import SourceLost, SourceRefused
 from appliance.inference.inference_worker import STUCK_S
 from appliance.ingest.reconnecting_reader import REFUSED_WAIT_S, RETRY_S_MAX, ReconnectingReader
+from appliance.media.decoder import DecodedFrame
 from appliance.media.source import ReceivedBytes, SourceStalled, StreamInfo, VideoPacket
 from appliance.types import CameraMeter, CameraState, Detections, FrameBoxes, Gap, SegmentRow, StreamHeader
 from tests.support.camera_rig import CameraRig
@@ -72,8 +75,10 @@ class Sink:
         self.ends += 1
 
 
-def a_reader(source: ScriptedSource) -> tuple[ReconnectingReader, Sink, Listener, ManualClock]:
-    clock = ManualClock()
+def a_reader(
+    source: ScriptedSource, clock: ManualClock | None = None
+) -> tuple[ReconnectingReader, Sink, Listener, ManualClock]:
+    clock = clock or ManualClock()
     sink, listener = Sink(), Listener(clock)
     reader = ReconnectingReader(
         "camera gate",
@@ -276,6 +281,35 @@ def test_when_the_clock_of_the_box_is_set_time_is_anchored_anew(ten: Path) -> No
     assert "clock of this appliance was set by -3600 s" in listener.gaps[0][2]
 
 
+class OnTheClock(ScriptedSource):
+    """A camera whose packets have the time of the appliance's clock."""
+
+    def __init__(self, clock: ManualClock, *steps: Path | SourceLost) -> None:
+        super().__init__(*steps, end=CUT)
+        self._clock = clock
+
+    def packets(self) -> Iterator[VideoPacket]:
+        for packet in super().packets():
+            self._clock.advance(0.1)
+            yield replace(packet, t=self._clock.now())
+
+
+def test_after_the_clock_was_set_back_a_gap_is_told_when_it_is(ten: Path) -> None:
+    """A machine whose hardware clock runs in local time is set back by hours soon after its start."""
+    clock = ManualClock()
+    reader, sink, listener, _ = a_reader(OnTheClock(clock, ten, ten, CUT, ten), clock)
+    sink.on_packet = lambda: clock.jump(-7200) if sink.packets == 3 else None
+    sink.stop_after = 14
+    began = clock.now()
+    reader.run()
+    assert listener.states == ["connecting", "live", "lost", "live", "lost", "lost", "live"]
+    told = [each for gap in listener.gaps for each in gap[:2] if each is not None]
+    assert all(began - 7200 <= each <= began - 7190 for each in told), "not in two hours"
+    begin, end, _ = listener.gaps[-1]
+    assert end is not None
+    assert end - begin > 0.5
+
+
 def test_a_source_is_always_closed_and_its_sinks_ended(ten: Path) -> None:
     source = ScriptedSource(ten, CUT, ten, end=CUT)
     reader, sink, _, _ = a_reader(source)
@@ -418,6 +452,31 @@ def test_a_detector_that_hangs_holds_up_neither_camera_nor_recording(tmp_path: P
     counts = house.stream.counts()
     assert counts.dropped["stuck"] == 1
     assert counts.decoded == 40
+
+
+def test_a_bug_in_the_analysis_costs_no_recording_and_passes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One stream, recorded and examined: what the motion gate cannot stand must not keep it from the disk."""
+    made = clip(tmp_path / "c.mp4", 80, b_frames=2)
+    house = House(tmp_path, config.CameraConfig(url=f"file:{made}", loop=False))
+    began, select = house.clock.now(), CameraAnalysis.select
+
+    def fails_at_first(analysis: CameraAnalysis, frame: DecodedFrame) -> InferenceRequest | None:
+        if frame.t < began + 1.5:
+            raise ZeroDivisionError("a frame of no height")
+        return select(analysis, frame)
+
+    monkeypatch.setattr(CameraAnalysis, "select", fails_at_first)
+    house.watch_to_the_end()
+    assert [state.state for state in house.heard.of(CameraState)] == ["connecting", "live", "ended"]
+    assert house.heard.of(Gap) == []
+    rows = {row.path: row for row in house.heard.of(SegmentRow)}
+    assert sum(row.frames for row in rows.values()) == 80
+    assert "ZeroDivisionError" in caplog.text
+    boxes = house.heard.of(FrameBoxes)
+    assert boxes
+    assert all(seen.objects[0].box[0] * 1000 == pytest.approx(10 * (seen.t - began), abs=0.2) for seen in boxes)
 
 
 def test_a_camera_whose_clip_is_gone_says_so(tmp_path: Path) -> None:

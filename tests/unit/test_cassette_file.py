@@ -235,6 +235,14 @@ def test_a_torn_last_line_is_dropped_when_recording_continues(tmp_path: Path) ->
     assert decisions == ["confirmed", "rejected"]
 
 
+def test_a_file_of_another_kind_is_not_recorded_over(tmp_path: Path) -> None:
+    notes = tmp_path / "notes.txt"
+    notes.write_text("the only copy, without a line end")
+    with pytest.raises(UsageError, match="is there and is not a verdict cassette: it is not written over"):
+        CassetteWriter(notes)
+    assert notes.read_text() == "the only copy, without a line end"
+
+
 def test_names_in_a_cassette_cannot_reach_the_terminal_as_commands() -> None:
     assert str(Judge(engine="x\x1b[2J", model="m")) == "x?[2J m"
 

@@ -76,6 +76,17 @@ def test_the_order_and_the_commas_do_not_matter() -> None:
     assert parse_conditions(["rain, rain"]) == parse_conditions(["rain"])
 
 
+def test_the_order_of_equal_ones_does_not_depend_on_the_interpreter() -> None:
+    """Sets of texts have another order in each run of Python, and the order decides which seed each gets."""
+    texts = [f"fog:50m@10s-{end}s" for end in range(11, 31)]
+    assert ConditionSet.parse(texts).texts == tuple(texts)
+
+
+@pytest.mark.parametrize("text", ["freeze:2s@10805.25s", "fog:50m@1234567s", "rain:40.1234567mm"])
+def test_long_numbers_read_back_as_they_were(text: str) -> None:
+    assert ConditionSet.parse([text]).texts == (text,)
+
+
 def test_no_conditions_are_the_same_with_any_seed() -> None:
     assert ConditionSet.parse(["none"], 7) == ConditionSet.parse([], 3) == NO_CONDITIONS
     assert ConditionSet.parse(["rain"], 7) != ConditionSet.parse(["rain"], 8)

@@ -9,7 +9,7 @@ import re
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -28,8 +28,8 @@ from appliance.dashboard.alert_reader import AlertCountCache
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import MediaReaders, SystemHealth
 from appliance.dashboard.event_stream import RING_MAX, VIEWERS_MAX, StreamEvent, StreamHub, TooManyViewers
-from appliance.dashboard.events_api import changes_of
 from appliance.dashboard.snapshots import Snapshot, SnapshotCache
+from appliance.dashboard.stream_api import changes_of
 from appliance.store import verdict_stats
 from appliance.store.alerts import AlertCounts, AlertStore
 from appliance.store.database import Database
@@ -40,6 +40,7 @@ from appliance.store.verdict_stats import DailyJudgeWork, JudgeWorkCache, judge_
 from appliance.types import CameraState, Gap, SegmentRow
 from appliance.web import assets, folders
 from appliance.web.templating import percent, size, span, when
+from appliance.web.visitor import OWNER, Visitor, set_visitor
 from tests.support.dashboard_site import Site, config_of, running
 from tests.support.prometheus_text import samples
 from tests.support.waiting import ANSWER_S, PATIENCE
@@ -471,9 +472,9 @@ def test_counts_are_of_this_moment_unless_counting_is_slow(site: Site) -> None:
     class Slow(AlertStore):
         cost_s = 0.0
 
-        def counts(self) -> AlertCounts:
+        def counts(self, cameras: Collection[str] | None = None) -> AlertCounts:
             site.clock.advance(self.cost_s)  # type: ignore[attr-defined]
-            return super().counts()
+            return super().counts(cameras)
 
     alerts = Slow(site.db)
     counts = AlertCountCache(site.db, alerts)
@@ -490,6 +491,15 @@ def test_counts_are_of_this_moment_unless_counting_is_slow(site: Site) -> None:
     site.clock.advance(1.1)  # type: ignore[attr-defined]
     now = counts.read()
     assert (now.counts.total, now.behind) == (5, False)
+    set_visitor(Visitor("ben", "viewer", frozenset({"dock"})), "192.0.2.7")
+    try:
+        assert counts.read().counts.total == 0
+        site.raise_alert("docked", T0 + 11, camera="dock")
+        now = counts.read()
+        assert (now.counts.total, now.behind) == (0, True), "who sees some cameras costs no more than who sees all"
+    finally:
+        set_visitor(OWNER, "")
+    assert counts.read().counts.total == 5
 
 
 # The event stream.

@@ -13,7 +13,7 @@ from appliance.base.clock import ManualClock
 from appliance.broker.nats_connection import LinkState
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import CoreProbes, IngestOrders
-from appliance.dashboard.events_api import changes_of
+from appliance.dashboard.stream_api import changes_of
 from appliance.store.health_events import HealthEventStore
 from appliance.types import HealthEvent
 from tests.support.dashboard_site import Site

@@ -12,9 +12,12 @@ from fastapi.testclient import TestClient
 from appliance.base.clock import ManualClock
 from appliance.base.errors import UsageError
 from appliance.config import SiteConfig
+from appliance.config.secrets_file import read_secrets
 from appliance.dashboard.app import create_app
+from appliance.media.atomic_file import DiskWriteError
+from appliance.settings import settings_service
 from appliance.settings.settings_service import SettingsService
-from appliance.settings.site_editor import FILE_KEYS
+from appliance.settings.site_editor import FILE_KEYS, replace_text
 from appliance.settings.yaml_edit import SiteChange
 from appliance.store.review_writes import ReviewStore
 from appliance.store.segments import SegmentStore
@@ -243,6 +246,42 @@ def test_what_is_just_being_put_in_force_is_no_edit_by_hand(tmp_path: Path) -> N
     assert (seen, service.status().edited) == ([False, False], False)
     (tmp_path / "site.yaml").write_text(SITE.replace("depot-7", "refused"))
     assert service.status().edited
+
+
+def test_on_a_full_disk_a_change_is_refused_whole_and_an_edited_file_still_starts(
+    settings: Fixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The site file lies on another disk than the versions, or a few bytes are left for it."""
+
+    def full(path: Path, text: str) -> None:
+        if path.parent.name == settings_service.FOLDER:
+            raise DiskWriteError(f"{path.name} cannot be written: No space left on device")
+        replace_text(path, text)
+
+    monkeypatch.setattr(settings_service, "replace_text", full)
+    settings.post("", {"path": ["site", "name"], "value": "other"}, status=507)
+    assert (settings.path.read_text(), settings.in_force) == (SITE, [])
+    settings.path.write_text(SITE.replace("depot-7", "edited"))
+    folder = settings.path.parent
+    assert SettingsService(settings.path, folder, settings.site.clock, lambda config: ()).running.config.site.name == (
+        "edited"
+    )
+
+
+def test_a_refused_change_leaves_no_version_and_no_secret(tmp_path: Path) -> None:
+    (tmp_path / "site.yaml").write_text(SITE)
+
+    def refuse(config: SiteConfig) -> tuple[str, ...]:
+        raise UsageError("the model cannot be loaded")
+
+    service = SettingsService(tmp_path / "site.yaml", tmp_path, ManualClock(0.0), refuse)
+    with pytest.raises(UsageError):
+        service.change(
+            [SiteChange(("cameras", "gate", "url"), "rtsp://a:${CAMERA}@10.0.0.1/")],
+            service.status().digest, "anna", "", {"CAMERA": "new"},
+        )  # fmt: skip
+    assert len(service.versions.all()) == 1
+    assert read_secrets(tmp_path / "site.yaml") == {}
 
 
 def test_versions_are_listed_shown_and_restored(settings: Fixture) -> None:

@@ -115,3 +115,11 @@ def test_what_is_beside_the_span_stays_and_the_database_is_whole(client: TestCli
         connection.execute("INSERT INTO alert_words (alert_words) VALUES ('integrity-check')")
     deleted = site.db.rows("SELECT class, reason, files FROM deleted ORDER BY class")
     assert [tuple(row) for row in deleted] == [("continuous", "person", 3), ("evidence", "person", 3)]
+
+
+def test_an_alert_whose_clip_is_being_made_stays_and_is_named(client: TestClient, site: Site) -> None:
+    """Its maker would else leave a clip that no row names, after the receipt says that all is gone."""
+    site.raise_alert("cut", T0 + 15, ask=False)
+    receipt = client.post(f"{API}/cameras/gate/erase", json={"begin": T0, "end": T0 + 23.0, "typed": "gate"}).json()
+    assert receipt["alerts"] == ["gone"]
+    assert {"lasts", "cut"} == {each["what"] for each in receipt["unreached"] if each["kind"] == "open_alert"}

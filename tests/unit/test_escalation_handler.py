@@ -15,6 +15,7 @@ import pytest
 
 from appliance import wire
 from appliance.base.clock import ManualClock
+from appliance.base.errors import EngineUnavailable, UplinkError
 from appliance.types import JudgeKind
 from cloud_worker.config import HandlingConfig
 from cloud_worker.escalation_handler import EscalationHandler, NullArchive
@@ -152,6 +153,59 @@ def test_what_is_delivered_again_while_it_is_judged_here_is_no_attempt(escalatio
         engine.may_answer.set()
         await judging
         assert first.said == ["ack"]
+
+    asyncio.run(main())
+
+
+def test_an_acknowledgement_that_is_not_answered_gives_back_what_another_has_answered(
+    escalation: wire.Escalation,
+) -> None:
+    """The error ended the task, and nobody saw it but asyncio, which logged a traceback."""
+
+    class Settled(Broker):
+        async def request(self, subject: str, payload: bytes, timeout: float) -> object:
+            return SimpleNamespace(data=b"no")
+
+    class Unanswered(ScriptedDelivery):
+        stored = datetime.fromtimestamp(ManualClock().now() - 60, tz=timezone.utc)
+
+        async def ack(self) -> None:
+            raise UplinkError("an acknowledgement was not answered")
+
+    async def main() -> None:
+        elsewhere = Unanswered(escalation.model_copy(update={"elsewhere_s": 15.0}), 1)
+        await handler(Settled({}), Eye()).handle(cast(Any, elsewhere))
+        assert elsewhere.said == ["nak"]
+
+    asyncio.run(main())
+
+
+def test_a_message_whose_alert_is_no_text_is_a_dead_letter_and_not_delivered_for_ever(
+    escalation: wire.Escalation,
+) -> None:
+    async def main() -> None:
+        odd, broker = ScriptedDelivery(escalation, 1), Broker({})
+        odd.data = b'{"id": "esc-1", "site": "depot-7", "alert": "\\ud800"}'
+        await handler(broker, Eye()).handle(cast(Any, odd))
+        assert (odd.said, broker.stored) == (["ack"], {"dead": 1})
+
+    asyncio.run(main())
+
+
+def test_an_answer_without_a_picture_does_not_call_the_judge_back(escalation: wire.Escalation) -> None:
+    """It needs no judge: it waits for none, and a judge that asked for a minute of peace keeps it."""
+
+    async def main() -> None:
+        made = handler(Broker({}), Eye())
+
+        async def overloaded() -> None:
+            raise EngineUnavailable("overloaded", 60.0)
+
+        with pytest.raises(EngineUnavailable):
+            await made.breaker.call(overloaded)
+        bare = ScriptedDelivery(escalation.model_copy(update={"media": (), "image_free": True}), 1)
+        await asyncio.wait_for(made.handle(cast(Any, bare)), 20)
+        assert (bare.said, made.breaker.why) == (["ack"], "overloaded")
 
     asyncio.run(main())
 

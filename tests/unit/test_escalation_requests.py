@@ -16,6 +16,7 @@ from appliance.dashboard.deps import CoreProbes, StoredSite
 from appliance.router.escalation_planner import WAITING_MAX, EscalationRequests, RequestAnswer
 from tests.support.core_harness import CoreHarness, site
 from tests.support.dashboard_site import Site
+from tests.support.waiting import PATIENCE
 
 T0 = 1_700_000_000.0
 Make = Callable[..., CoreHarness]
@@ -138,3 +139,21 @@ def test_the_api_says_why_not_and_notes_who_did(tmp_path: Path) -> None:
         assert client.get("/api/v1/alerts/kept").json()["changes"][0]["what"] == "escalated"
         assert client.post("/api/v1/alerts/nobody/escalate", json={}).status_code == 404
     made.close()
+
+
+def test_who_asks_hears_the_answer_that_is_being_written_when_the_time_is_up() -> None:
+    """A slow card stalls the write for seconds: the pictures of a refused question would be deleted under its row."""
+    requests, begins = EscalationRequests(answer_s=0.05), threading.Event()
+
+    def stalled(alert: str) -> RequestAnswer:
+        begins.set()
+        asking.join(0.3)  # still waiting
+        return RequestAnswer(True, "a person asks")
+
+    answers: list[RequestAnswer] = []
+    asking = threading.Thread(target=lambda: answers.append(requests.ask("a1")))
+    asking.start()
+    while not begins.is_set():
+        requests.answer_all(stalled, lambda asked: RequestAnswer(False, ""))
+    asking.join(PATIENCE)
+    assert answers == [RequestAnswer(True, "a person asks")]

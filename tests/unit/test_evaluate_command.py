@@ -334,6 +334,15 @@ def test_a_fault_in_a_coco_file_is_named_with_its_key(
     assert_matches(fault, err)
 
 
+@pytest.mark.parametrize(("text", "fault"), [("9" * 5000, "too many digits"), ("[" * 100_000, "nested too deeply")])
+def test_json_that_python_cannot_hold_is_refused(
+    text: str, fault: str, network: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    labels = tmp_path / "instances.json"
+    labels.write_text(f'{{"images": {text}')
+    assert fault in refused(capsys, network, "--coco", labels)
+
+
 def assert_matches(pattern: str, text: str) -> None:
     with pytest.raises(ValueError, match=pattern):
         raise ValueError(text)

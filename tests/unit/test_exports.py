@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import threading
 import time
 import zipfile
 from collections.abc import Iterator
@@ -18,8 +19,10 @@ from fastapi.testclient import TestClient
 from appliance.base.clock import ManualClock
 from appliance.base.errors import StoreError
 from appliance.config import StorageConfig
-from appliance.dashboard.exports import OPENINGS_A_MINUTE
+from appliance.dashboard import exports
+from appliance.dashboard.exports import OPENINGS_A_MINUTE, ClipExporter
 from appliance.detect.model_files import model_bundles
+from appliance.media.atomic_file import DiskWriteError
 from appliance.store.boxes import BoxStore
 from appliance.store.exports import KEPT_S, delete_old_exports
 from appliance.store.retention import Retention
@@ -165,6 +168,47 @@ def test_an_export_that_cannot_be_made_says_so_and_a_restart_leaves_none_waiting
         item = restarted.get(f"{API}/exports/{item['id']}").json()
     assert item["state"] == "failed"
     assert "order it again" in item["problem"]
+
+
+def test_an_export_that_was_deleted_while_it_was_made_stays_deleted(
+    client: TestClient, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its span may have been erased meanwhile, and the receipt says that it went."""
+    begins, goes_on = threading.Event(), threading.Event()
+    cut = ClipExporter._make_clip
+
+    def slow(self: ClipExporter, *values: Any) -> Any:
+        begins.set()
+        assert goes_on.wait(PATIENCE)
+        return cut(self, *values)
+
+    monkeypatch.setattr(ClipExporter, "_make_clip", slow)
+    item = client.post(f"{API}/alerts/a1/export", json={"why": "case 7"}).json()
+    assert begins.wait(PATIENCE)
+    assert client.delete(f"{API}/exports/{item['id']}").json()["state"] == "gone"
+    goes_on.set()
+    monkeypatch.undo()
+    finished(client, client.post(f"{API}/alerts/a1/export", json={"why": "the next one, made after it"}))
+    assert client.get(f"{API}/exports/{item['id']}").json()["state"] == "gone"
+    assert not (site.root / "exports" / item["id"]).exists()
+
+
+def test_no_file_is_left_of_an_export_that_failed_or_that_a_kill_cut_off(
+    client: TestClient, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise DiskWriteError("export.zip cannot be written: No space left on device")
+
+    monkeypatch.setattr(exports, "_pack", full)
+    failed = finished(client, client.post(f"{API}/alerts/a1/export", json={"why": "case 7"}))
+    assert failed["state"] == "failed"
+    assert not (site.root / "exports" / failed["id"]).exists()
+    kept = site.root / "exports" / failed["id"]
+    kept.mkdir(parents=True)
+    (kept / "clip.mp4").write_bytes(b"cut off by a kill")
+    site.db.execute("UPDATE export SET state = 'making'")
+    with site.client():
+        assert not kept.exists()
 
 
 def test_the_page_says_how_many_people_the_detector_missed(client: TestClient, site: Site) -> None:

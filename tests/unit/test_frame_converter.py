@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from appliance.media.frames import PLANES_WIDTH_MAX, FrameConverter
+from appliance.motion.motion_gate import MotionGate
 
 WIDTH, HEIGHT = 322, 180  # rows of it are padded
 
@@ -45,3 +46,15 @@ def test_plain_pictures_are_not_copied() -> None:
     shown = frame("yuv420p")
     first, again = FrameConverter().planes(shown)[0], FrameConverter().planes(shown)[0]
     assert np.shares_memory(first, again)
+
+
+@pytest.mark.parametrize("size", [(1920, 2), (4096, 16), (2, 1080), (2, 2), (1, 1)])
+@pytest.mark.parametrize("form", ["yuv420p", "yuv420p10le"])
+def test_a_frame_of_hardly_any_height_has_a_motion_plane(size: tuple[int, int], form: str) -> None:
+    """No camera sends it, but a damaged description of the stream may say so."""
+    strip = frame("yuv420p").reformat(width=size[0], height=size[1], format=form)
+    plane = FrameConverter().motion_plane(strip)
+    assert plane.size
+    gate = MotionGate()
+    assert gate.measure(plane).whole
+    assert gate.measure(plane).priority == 0

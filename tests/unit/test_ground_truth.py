@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from appliance.base.errors import ConfigError
 from appliance.lab.scenario.scenario_command import junit_report
@@ -24,6 +25,10 @@ CVAT = """\
 <box frame="1" outside="1" xtl="20" ytl="20" xbr="60" ybr="80"/></track>
 <track id="5" label="dog"><box frame="0" outside="0" xtl="0" ytl="0" xbr="9" ybr="9"/></track></annotations>
 """
+
+COCO = """{"categories": [{"id": 1, "name": "person"}],
+"images": [{"id": 9, "file_name": "frame_000012.png", "width": 100, "height": 50}],
+"annotations": [{"image_id": 9, "category_id": 1, "bbox": [10, 10, 20, 30]}]}"""
 
 
 def read(path: Path, text: str, **settings: object) -> TrueFrames:
@@ -77,6 +82,13 @@ def test_coco_frames_come_from_the_name_and_without_identity_nothing_is_followed
         ("a.xml", "<annotations/>", "export as `CVAT for video 1.1`"),
         ("a.json", "[]", "not a file of coco truth"),
         ("a.json", "{}", "not a file of coco truth"),
+        ("a.json", COCO.replace('"width": 100', '"width": 0'), "its frame size is 0x50"),
+        ("a.json", COCO.replace('"width": 100', '"width": 1e400'), "not a file of coco truth"),
+        ("a.json", COCO.replace('"bbox"', '"track_id": 1e400, "bbox"'), "not a file of coco truth"),
+        ("a.json", COCO.replace("[10, ", "[NaN, "), "a box of frame 12 has no finite sides"),
+        ("a.json", COCO.replace("20, 30]", "1e400, 30]"), "a box of frame 12 has no finite sides"),
+        ("a.xml", CVAT.replace('xbr="60"', 'xbr="nan"'), "a box of frame 0 has no finite sides"),
+        ("a.xml", '<?xml version="1.0" encoding="foo"?><a/>', "unknown encoding: foo"),
     ],
 )
 def test_what_is_no_truth_is_one_sentence(tmp_path: Path, name: str, text: str, told: str) -> None:
@@ -97,6 +109,23 @@ def test_an_answer_on_what_does_not_count_is_neither_right_nor_wrong() -> None:
     assert (figures.mota, figures.ap50, figures.boxes) == (1.0, 1.0, 1)
     beside = compare_with_truth([frame_boxes(0, BOX, (0.6, 0.2, 0.65, 0.3))], frames, ["person"])
     assert beside.mota == 0.0
+
+
+@pytest.mark.parametrize(("name", "text"), [("gt.txt", "1,7,10,10,20,30,1,1,0.5\r\n"), ("a.json", COCO)])
+def test_the_mark_that_windows_puts_before_a_text_is_no_part_of_it(tmp_path: Path, name: str, text: str) -> None:
+    assert read(tmp_path / name, f"\ufeff{text}") == read(tmp_path / name, text)
+
+
+def test_a_frame_without_a_size_is_refused_in_the_scenario() -> None:
+    with pytest.raises(ValidationError, match="greater than or equal to 1"):
+        TruthFile.model_validate({"mot": "gt.txt", "size": [0, 100]})
+
+
+def test_tracking_is_not_perfect_where_nothing_was_compared() -> None:
+    truth = {7: (TrueObject(1, "person", BOX, True),)}
+    for frames in ([], [frame_boxes(3)]):
+        figures = compare_with_truth(frames, truth, ["person"])
+        assert (figures.mota, figures.idf1, figures.hota, figures.boxes) == (None, None, None, 0)
 
 
 def test_an_unanswered_frame_is_not_compared() -> None:

@@ -235,6 +235,28 @@ def test_what_is_decoded_by_and_how_often_it_failed_is_counted_and_the_session_g
         assert decoders.sessions == 0
 
 
+def test_a_session_is_given_back_also_if_its_last_frames_cannot_be_examined(
+    film: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a GPU that is lost: each reconnection would take another session, until there is none."""
+    decoders = Device().decoders(DecodeConfig(hardware="cuda", fallback=True))
+    analysis = CameraAnalysis("gate", WalkerDetector(), Tracker, DetectConfig())
+    stream = DetectStream(
+        analysis, DetectConfig(), ManualClock(), lambda message: None, hardware=decoders.of("gate", CAMERA)
+    )
+
+    def lost() -> None:
+        raise av.error.ExternalError(1, "the GPU is lost")
+
+    monkeypatch.setattr(analysis, "close", lost)
+    with ClipReader(str(film)) as reader:
+        stream.begin(reader.info, "run")
+        assert decoders.sessions == 1
+        with pytest.raises(av.error.ExternalError):
+            stream.end()
+    assert decoders.sessions == 0
+
+
 def test_the_fake_has_the_signature_of_the_real_one() -> None:
     fake = inspect.signature(FakeAccel)
     given = HWAccel.__doc__ or ""
@@ -505,6 +527,26 @@ def test_an_ffmpeg_that_is_stuck_in_a_driver_holds_up_nobody(
     child.wait()
     until(lambda: not any(each.name == "decoded" for each in threading.enumerate()))
     child.stdout.close()
+
+
+def test_an_ffmpeg_that_reads_and_never_answers_is_given_up_soon_after_its_start(
+    numbers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its start is waited for once, not with each of the packets that a decoder may hold back."""
+    program = tmp_path / "ffmpeg"
+    program.write_text("#!/bin/sh\nexec 3>&1 cat >/dev/null\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(piped_codec, "START_S_MAX", 1.0)
+    monkeypatch.setattr(piped_codec, "FRAME_S_MAX", 0.01)
+    monkeypatch.setattr(piped_codec, "every_frame", lambda program: ("-fps_mode", "passthrough"))
+    with ClipReader(str(numbers)) as reader:
+        packets = [each.packet for each in reader.packets()]
+        codec = PipedCodec(DecodeWay("v4l2", "ffmpeg", {"h264": "h264_nvv4l2dec"}, program=str(program)), reader.info)
+        began = time.monotonic()
+        with pytest.raises(HardwareFailed, match="gives no picture back"):
+            _give(codec, packets)
+        assert time.monotonic() - began < 5, "one START_S_MAX; before, one for each of 17 packets"
+        codec.close()
 
 
 def _decode_all(reader: ClipReader, device: Device) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import av
 import numpy as np
@@ -16,6 +17,7 @@ from appliance.base.clock import ManualClock
 from appliance.base.errors import DetectorError
 from appliance.inference.camera_queue import priority_of
 from appliance.inference.inference_worker import STUCK_S, InferenceWorker
+from appliance.ingest.detect_stream import DetectStream
 from appliance.ingest.file_source import FileSource
 from appliance.media.source import VideoPacket
 from appliance.types import AGE_EDGES_MS, Detections, FrameBoxes, StreamHeader
@@ -131,6 +133,25 @@ def test_what_was_examined_before_a_reconnect_is_not_examined_again(tmp_path: Pa
     assert times[0] == pytest.approx(1.9)
 
 
+def test_a_clock_that_is_set_back_a_little_blinds_no_camera(tmp_path: Path) -> None:
+    """Frames after it have the times of those before it, and are not the same frames again."""
+    yard = Yard(tmp_path, "gate")
+    gate = yard.detect_streams["gate"]
+    gate.end()
+    for run, step_s in (("run2", 0.0), ("run3", -30.0)):
+        yard.clock.jump(step_s)
+        source = FileSource("gate", str(clip(tmp_path / f"{run}.mp4", 20)), yard.clock)
+        gate.begin(source.open(), run)
+        for packet in source.packets():
+            gate.take(packet)
+            yard.worker.run_once()
+        gate.end()
+        source.close()
+    times = [seen.t for seen in yard.emitted.of(FrameBoxes)]
+    assert len(times) >= 39
+    assert times[20] - times[19] == pytest.approx(-30.0, abs=0.3)
+
+
 def test_a_detector_with_a_bug_costs_looks_not_the_process(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     class Broken(NumberReader):
         def detect(self, pictures: object) -> list:  # type: ignore[type-arg]
@@ -143,6 +164,27 @@ def test_a_detector_with_a_bug_costs_looks_not_the_process(tmp_path: Path, caplo
     assert not seen.looked
     assert yard.worker.warning == "the detector failed: RuntimeError"
     assert "CUDA error 700" in caplog.text
+
+
+def test_a_bug_in_one_cameras_tracker_blinds_no_other_camera(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    yard = Yard(tmp_path, "gate", "door")
+    complete = DetectStream.complete
+
+    def fails_at_the_gate(stream: DetectStream, *given: Any) -> None:
+        if stream.camera == "gate":
+            raise IndexError("no such track")
+        complete(stream, *given)
+
+    monkeypatch.setattr(DetectStream, "complete", fails_at_the_gate)
+    yard.feed("gate")
+    yard.feed("door")
+    assert yard.worker.run_once()
+    assert yard.worker.run_once()
+    assert yard.boxes() == [("door", 0)]
+    assert yard.detect_streams["gate"].counts().dropped == {"failed": 1}
+    assert "camera gate" in caplog.text
 
 
 class FlakyDetector(NumberReader):

@@ -17,7 +17,7 @@ from appliance.store.alerts import AlertStore
 from appliance.store.database import Database
 from appliance.store.notices import NewNotice, NoticeStore
 from appliance.store.rows import AlertRow
-from appliance.types import Alert
+from appliance.types import AlertChange
 from tests.support.core_harness import CoreHarness, site
 from tests.support.sample_rows import T0, opened, sample_escalation
 
@@ -61,8 +61,8 @@ def test_what_the_disk_refuses_is_reported_at_once(tmp_path: Path, monkeypatch: 
     heard: list[tuple[str, str, str]] = []
 
     class Listener(CoreListener):
-        def alert_unstored(self, alert: Alert, notices: object, reason: str) -> None:
-            heard.append((alert.camera, type(notices).__name__, reason))
+        def alert_unstored(self, change: AlertChange, notices: object, reason: str) -> None:
+            heard.append((change.alert.camera, type(notices).__name__, reason))
 
     box = CoreHarness(tmp_path, telling(), ManualClock(T0), Listener())
     write, full = box.alerts.apply, [True]

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from appliance.base.clock import ManualClock
-from appliance.notify.delivery import BACKOFF_LAST_S, TargetSender
+from appliance.notify.delivery import BACKOFF_LAST_S, TargetSender, UnstoredAlert
 from appliance.notify.message import NotificationMessage, SendResult
 from tests.support.notification_site import NotifyingSite, hook
-from tests.support.sample_rows import T0
+from tests.support.sample_rows import T0, opened
 
 OK = SendResult(ok=True, status=200)
 FAILS = SendResult(ok=False, error="it failed")
@@ -136,3 +136,42 @@ def test_what_cannot_be_recorded_as_dropped_delays_nothing(site: NotifyingSite) 
     go(target_sender(site, sender))
     assert sender.sent == ["a2"]
     assert site.notice("a1").state == "waiting"
+
+
+def test_a_message_of_before_the_clock_was_set_back_silences_nobody_for_hours(tmp_path: Path) -> None:
+    target = hook("http://phone.lan", repeat_s=60)
+    with contextlib.closing(NotifyingSite(tmp_path, ManualClock(T0), phone=target)) as site:
+        made = target_sender(site, ScriptedSender())
+        site.alert("a1")
+        go(made)
+        site.clock.jump(-3 * 3600)
+        site.clock.advance(600)
+        site.alert("a2")
+        go(made)
+        assert site.notice("a2").state == "told"
+
+
+def test_an_alert_of_the_moment_in_which_the_clock_is_set_back_is_told(site: NotifyingSite) -> None:
+    site.alert("a1")
+    site.clock.jump(-24 * 3600)
+    site.alert("a2")
+    windows = site.notice("a1").window.expire_t - 24 * 3600, site.notice("a2").window.expire_t
+    site.notices.clock_stepped(-24 * 3600)
+    assert (site.notice("a1").window.expire_t, site.notice("a2").window.expire_t) == windows
+    go(target_sender(site, sender := ScriptedSender()))
+    assert sorted(sender.sent) == ["a1", "a2"]
+
+
+def test_an_alert_that_is_not_stored_is_told_in_time_or_not_at_all(site: NotifyingSite) -> None:
+    sender = ScriptedSender(FAILS, FAILS)
+    made = target_sender(site, sender)
+    change = opened("a1", t=site.clock.now())
+    (notice,) = site.planner.plan(change, site.clock.now())
+    made.send_unstored(UnstoredAlert(notice, change, "the disk is full"))
+    go(made)
+    site.clock.advance(11 * 3600)
+    go(made)
+    assert sender.sent == ["a1", "a1"]
+    site.clock.advance(2 * 3600)
+    go(made)
+    assert sender.sent == ["a1", "a1"], "after expire_hours nobody is told any more"

@@ -199,6 +199,21 @@ notify: {phone: {kind: webhook, url: "https://x.example/y", %s}}
 """
 
 
+def test_nothing_of_what_may_not_leave_is_in_a_message_about_an_alert_that_the_disk_does_not_take() -> None:
+    """Its other events are not stored, so only that of the change is known to be free."""
+    secret = opened("a1", t=T0)
+    free = replace(secret.event, rule="corner", label="car", t=T0 + 5, score=0.4) if secret.event else None
+    merged = replace(secret.alert, rules=("intruder", "corner"), labels=("person", "car"), severity="alert", score=0.9)
+    builder = MessageBuilder("depot", "", lambda event: event.rule == "intruder")
+    leaves, stays = (
+        builder.unstored("n", AlertChange("extended", merged, free), "the disk is full", local=local)
+        for local in (False, True)
+    )
+    assert (leaves.finding.rules, leaves.finding.labels, leaves.finding.score) == (("corner",), ("car",), 0.4)
+    assert (leaves.severity, leaves.t) == ("warning", T0 + 5)
+    assert (stays.finding.rules, stays.severity, stays.t) == (("intruder", "corner"), "alert", T0)
+
+
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [

@@ -236,6 +236,19 @@ def test_what_cannot_be_sent_for_days_is_given_up_visibly(harness: OutboxHarness
     assert harness.states() == {"expired": 2, "ready": 1}
 
 
+def test_a_backlog_of_days_is_given_up_in_few_transactions(harness: OutboxHarness) -> None:
+    """As after a weekend without power: each transaction of its own would flush the disk, and the link would wait."""
+    with harness.db.transaction():
+        for n in range(200):
+            harness.ask(f"q{n}")
+    log = harness.folder / "vedette.db-wal"
+    before, page = log.stat().st_size, 4096
+    harness.clock.advance(73 * HOUR_S)
+    assert harness.outbox.expire(harness.clock.now()) == 200
+    assert harness.states() == {"expired": 200}
+    assert log.stat().st_size - before < 200 * page, "a transaction writes some pages"
+
+
 def test_a_late_verdict_on_what_was_given_up_still_counts(harness: OutboxHarness) -> None:
     asked = harness.ask("a")
     harness.clock.advance(100 * HOUR_S)

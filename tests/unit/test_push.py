@@ -157,6 +157,19 @@ def test_a_key_that_cannot_be_made_is_told_with_its_place(tmp_path: Path) -> Non
         _ = VapidKey(tmp_path).public
 
 
+def test_a_key_that_cannot_be_read_now_is_a_failure_to_be_tried_again(site: Site) -> None:
+    """It ended the core with 2, after which systemd does not start it again."""
+    site.subscribe("phone")
+    (site.folder / "keys").mkdir(exist_ok=True)
+    key = site.folder / "keys/push.pem"
+    key.write_bytes(b"damaged")
+    result = site.send()
+    assert (result.ok, result.refused) == (False, False)
+    assert "is no key for web push" in result.error
+    key.unlink()
+    assert site.send().ok
+
+
 def test_a_browser_that_is_gone_is_taken_off_and_the_others_get_theirs(site: Site) -> None:
     site.subscribe("old")
     phone = site.subscribe("phone")
@@ -186,6 +199,18 @@ def test_a_browser_hears_only_of_cameras_its_person_may_see(site: Site) -> None:
     site.subscribe("left", "who-left")
     assert site.send().ok
     assert [each.path for each in site.service.pushed] == ["/send/anna"]
+
+
+def test_who_gets_the_name_of_a_removed_user_does_not_get_their_browsers(site: Site) -> None:
+    """Nor does the phone of who left hear again of what happens here."""
+    users, ben = UserStore(site.db), UserRow(name="ben", role="viewer", cameras=None, password="x")
+    users.add(UserRow(name="anna", role="admin", cameras=None, password="x"))
+    users.add(ben)
+    site.subscribe("phone", "ben")
+    site.store.put_preference("ben", PushPreference(urgent=True))
+    users.remove("ben")
+    users.add(ben)
+    assert (site.store.all(), site.store.preferences()) == ([], {})
 
 
 def test_without_browsers_it_is_given_up_in_words(site: Site) -> None:

@@ -18,6 +18,7 @@ from appliance.ingest.recorder import RecordTarget, SegmentRecorder
 from appliance.media.recording_reader import SandboxedReader
 from appliance.media.segment_reader import recover_segment
 from appliance.sandbox.sandbox import Sandbox, SandboxTimeout
+from appliance.store import segments as segments_module
 from appliance.store.database import Database
 from appliance.store.quotas import read_usage
 from appliance.store.segments import SegmentStore, sweep_orphans
@@ -63,6 +64,24 @@ def test_files_whose_rows_the_power_cut_took_are_adopted(
         assert [getattr(row, name) for name in same] == [getattr(was, name) for name in same]
     with db.read() as connection:
         assert read_usage(connection).bytes("pre_roll" if ring else "continuous") == sum(row.bytes for row in told)
+
+
+def test_files_that_are_too_many_to_be_read_are_listed_by_their_names_and_none_is_deleted(
+    db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A day of one camera is 21,600 files: the database was lost, or a backup of yesterday was restored."""
+    monkeypatch.setattr(segments_module, "ADOPTED_MAX", 1)
+    told = record(tmp_path)
+    found = SegmentStore(db).reconcile(tmp_path, measure=recover_segment, orphan_age_s=-1e12)
+    assert (found.adopted, found.orphans_removed) == (len(told), 0)
+    rows = SegmentStore(db).covering("gate", T, T + 10)
+    assert [row.path for row in rows] == [row.path for row in told]
+    for row, following in zip(rows, told[1:], strict=False):
+        assert row.t_end == pytest.approx(following.t_start, abs=0.002)
+    same = ("codec", "size", "bytes", "complete")
+    assert [[getattr(row, name) for name in same] for row in rows] == [
+        [getattr(row, name) for name in same] for row in told
+    ]
 
 
 def test_a_file_that_lost_its_end_counts_as_far_as_it_can_be_read(db: Database, tmp_path: Path) -> None:
@@ -175,6 +194,7 @@ from pathlib import Path
 from appliance.base.clock import ManualClock
 from appliance.ingest.file_source import FileSource
 from appliance.ingest.recorder import RecordTarget, SegmentRecorder
+from appliance.store import segments as segments_module
 from appliance.store.database import Database
 from appliance.store.segments import SegmentStore
 from appliance.types import SegmentRow

@@ -15,6 +15,7 @@ import av
 import pytest
 
 from appliance.base.clock import ManualClock
+from appliance.base.errors import SourceLost
 from appliance.ingest.file_source import FileSource
 from appliance.ingest.recorder import RecordTarget, SegmentRecorder
 from appliance.ingest.substream_ring import SubstreamRing, clear_substreams
@@ -242,6 +243,36 @@ def test_a_ring_that_nobody_clears_stops_at_twice_its_size(tmp_path: Path) -> No
     assert "the pre-roll ring is full" in recorder.warning
     assert {row.kind for row in heard.of(SegmentRow)} == {"pre_roll"}
     assert not (tmp_path / "segments").exists()
+
+
+def test_a_ring_is_bounded_without_key_frames_too(tmp_path: Path) -> None:
+    """A segment ends only at a key frame; some encoders send none after the first."""
+    clock = ManualClock()
+    source = FileSource("gate", str(clip(tmp_path / "c.mp4", 300, gop=1000)), clock)
+    recorder = SegmentRecorder(RecordTarget(tmp_path, "gate", 2, 0, ring_bytes=20_000), clock, Heard())
+    recorder.begin(source.open(), "run1")
+    for packet in source.packets():
+        recorder.take(packet)
+        taken = sum(file.stat().st_size for file in (tmp_path / "preroll/gate").glob("*"))
+        assert taken < 2 * 20_000 + 15_000, "and the second in which it noticed"
+    assert "the pre-roll ring is full" in recorder.warning
+
+
+def test_a_stream_without_key_frames_is_connected_anew(tmp_path: Path) -> None:
+    """A new connection begins with one, so the segment ends, and retention can delete it one day."""
+    clock, heard = ManualClock(), Heard()
+    source = FileSource("gate", str(clip(tmp_path / "c.mp4", 400, fps=1, gop=1000)), clock)
+    recorder = SegmentRecorder(RecordTarget(tmp_path, "gate", 2, 0), clock, heard)
+    recorder.begin(source.open(), "run1")
+    packets = list(source.packets())
+    for packet in packets[:301]:
+        recorder.take(packet)
+    with pytest.raises(SourceLost, match="no key frame came for 300 s"):
+        recorder.take(packets[301])
+    recorder.end()
+    assert heard.of(SegmentRow)[-1].complete
+    assert heard.of(SegmentRow)[-1].frames == 301
+    assert recorder.lost == 0
 
 
 def test_too_little_free_space_is_a_full_disk_before_it_is_one(tmp_path: Path) -> None:

@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import av
+import numpy as np
 import pytest
 
 from appliance.base.errors import EvidenceError
+from appliance.ingest.clip_reader import ClipReader
 from appliance.media import recording_reader
 from appliance.media.atomic_file import DiskWriteError
+from appliance.media.frames import FrameConverter, upright_size
 from appliance.media.recorded import FrameImages, ImageOrder, RecordedSegment, Redaction
 from appliance.media.recording_reader import LIMITS, READ_DIRECTLY, RecordingReader, SandboxedReader
 from appliance.media.stills import GREY
@@ -50,6 +53,32 @@ def sandboxed(root: Path) -> Iterator[SandboxedReader]:
 @pytest.fixture(params=["directly", "sandboxed"])
 def reader(request: pytest.FixtureRequest, sandboxed: SandboxedReader) -> RecordingReader:
     return READ_DIRECTLY if request.param == "directly" else sandboxed
+
+
+@pytest.mark.parametrize("degrees", [-90, 90, 180])
+def test_stills_of_a_camera_on_its_side_are_upright_as_the_detector_sees_it(
+    reader: RecordingReader, root: Path, degrees: int
+) -> None:
+    """Boxes and masks are meant so: on a frame that lies on its side they would hide something else."""
+    path = root / f"segments/gate/turned{degrees}.mp4"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with av.open(str(path), "w") as out:
+        source = encoded_footage(35, 10).source
+        source.seek(0)
+        stream = out.add_stream_from_template(source.streams.video[0], opaque=True)
+        stream.set_display_rotation(degrees)
+        for packet in source.demux(video=0):
+            if packet.size:
+                packet.stream = stream
+                out.mux(packet)
+    with ClipReader(str(path)) as clip:
+        frame = next(iter(clip.frames())).av_frame
+        size = upright_size(frame)
+        seen = FrameConverter().bgr(frame, size)
+    segment = RecordedSegment(path, T0, T0 + 1)
+    for found in (reader.images([segment], [(T0, WHOLE)])[0], reader.key_frame(segment, T0, 320)):
+        assert found.size == found.images[0].size == size
+        assert np.abs(pixels(found.images[0].data).astype(int) - seen).mean() < 4
 
 
 def test_stills_are_the_frames_that_were_asked_for(reader: RecordingReader, segments: list[RecordedSegment]) -> None:

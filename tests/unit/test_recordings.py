@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import av
@@ -185,6 +185,29 @@ def test_a_cut_that_nobody_plays_is_deleted_and_so_are_those_of_an_earlier_run(s
         assert files(site) == ["3.mp4", "4.mp4"]
 
     asyncio.run(play())
+
+
+def test_the_last_cut_is_deleted_too_although_nobody_asks_for_another(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cuts = cuts_of(site)
+    due: list[Callable[[], object]] = []
+
+    async def play() -> None:
+        loop = asyncio.get_running_loop()
+        await cuts.get("gate", T0, T0 + 2)
+        monkeypatch.setattr(loop, "call_later", lambda delay, call: due.append(call))
+        await cuts.get("gate", T0 + 1, T0 + 3)
+        site.clock.advance(CUT_S_MAX)
+        await cuts.get("gate", T0 + 1, T0 + 3)  # still played
+        while due and files(site):
+            site.clock.advance(1)
+            due.pop(0)()
+            site.clock.advance(CUT_S_MAX)
+        monkeypatch.undo()
+
+    asyncio.run(play())
+    assert files(site) == []
 
 
 def test_cuts_are_bounded_by_number_and_bytes(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

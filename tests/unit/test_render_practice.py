@@ -220,9 +220,18 @@ def test_animals_alter_no_picture_that_has_none() -> None:
     assert alone > 0
 
 
-def test_a_share_of_animals_is_between_none_and_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["practice", "--out", str(tmp_path), "--pictures", "1", "--animals", "2"]) == 2
-    assert "--animals is a share" in capsys.readouterr().err
+@pytest.mark.parametrize("option", ["--animals", "--empty"])
+def test_a_share_is_between_none_and_all(tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str) -> None:
+    assert main(["practice", "--out", str(tmp_path), "--pictures", "1", option, "2"]) == 2
+    assert f"{option} is a share" in capsys.readouterr().err
+
+
+def test_an_empty_picture_is_the_same_place_without_anybody() -> None:
+    for number in range(4):
+        full, empty = draw(SEED, number), draw(SEED, number, empty=1.0)
+        assert (people(empty), animals(empty)) == (0, 0)
+        assert [each.name for each in empty.things] == [each.name for each in full.things][: len(empty.things)]
+        assert (empty.camera, empty.weather.name) == (full.camera, full.weather.name)
 
 
 def test_ground_is_taken_once() -> None:

@@ -18,7 +18,7 @@ from appliance.base.errors import EvidenceError, StoreUnavailable
 from appliance.dashboard.recordings import CUT_S_MAX, RecordingCuts, TooBusy
 from appliance.dashboard.renditions import ASKED_S_MAX, WAITING_MAX, Rendition, Renditions
 from appliance.media import rendition
-from appliance.media.atomic_file import DiskWriteError, WrittenFile
+from appliance.media.atomic_file import DiskWriteError, WrittenFile, temporary_path
 from appliance.media.recorded import even_size, progress_path
 from appliance.media.recording_reader import READ_DIRECTLY, DirectReader, RecordingReader, SandboxedReader
 from appliance.media.rendition import make_rendition
@@ -302,6 +302,15 @@ def test_the_sandbox_converts_as_it_is_done_directly(site: Site) -> None:
             reader.rendition(segment, site.root / "cuts/2.mp4")
     finally:
         reader.close()
+
+
+def test_a_disk_that_is_full_is_not_taken_for_a_clip_that_cannot_be_decoded(tmp_path: Path) -> None:
+    """FFmpeg meets the full disk, within a conversion that is fine."""
+    source = numbered_footage.record(tmp_path, numbered_footage.encoded_footage(0, 20), T0, camera="gate").path
+    path = tmp_path / "copy.mp4"
+    temporary_path(path).symlink_to("/dev/full")
+    with pytest.raises(DiskWriteError, match="No space left"):
+        make_rendition(tmp_path / source, path)
 
 
 def test_without_an_encoder_it_is_said(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -119,6 +119,8 @@ def test_nothing_to_explain_is_told_too() -> None:
     assert explained([look(1.0, looked=False)], ENTER)[0].sentence(camera(ENTER))[0] == "failed"
     found, plan = explained([look(1.0), look(1.2)], ENTER)
     assert found.sentence(plan)[:2] == ("nobody", {"frames": "2"})
+    found, plan = explained([look(1.0), replace(look(1.2, person(IN)), looked=False)], ENTER)
+    assert found.sentence(plan)[:2] == ("nobody", {"frames": "2"}), "objects of a failed frame mean nothing"
     ruleless = camera()
     pipeline = Pipeline("gate", ruleless, AlertsConfig())
     explainer = SpanExplainer(ruleless, pipeline, (0.0, 100.0))

@@ -203,6 +203,27 @@ def test_cpu_time_is_limited_however_long_the_clock_may_run(sandbox: Sandbox) ->
     assert sandbox.call("echo", 1) == 1
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_the_whole_group_leaves_the_call_that_goes_on_alone(sandbox: Sandbox, number: int) -> None:
+    """As Ctrl-C in a terminal and `systemctl stop` send it: the parent may need the answer before it ends."""
+
+    def interrupt(share: object) -> None:
+        if share == 0.5:
+            os.kill(sandbox.pid, number)
+
+    assert sandbox.call("count", 4, progress=interrupt) == "done"
+    assert (sandbox.call("echo", 1), sandbox.starts) == (1, 1)
+
+
+def test_an_answer_that_nobody_waited_for_is_not_taken_for_that_of_the_next_call(sandbox: Sandbox) -> None:
+    def fail(share: object) -> None:
+        raise RuntimeError("nobody can be told")
+
+    with pytest.raises(RuntimeError, match="nobody can be told"):
+        sandbox.call("count", 4, progress=fail)
+    assert sandbox.call("echo", "mine") == "mine"
+
+
 def test_a_child_that_gets_no_cpu_time_is_killed_before_the_clock_is_over(sandbox: Sandbox) -> None:
     assert sandbox.call("echo", 1) == 1
     os.kill(sandbox.pid, signal.SIGSTOP)  # as in a call of a driver that does not answer

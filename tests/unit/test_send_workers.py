@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
+import nats.js.errors
+
 from appliance.base.clock import SystemClock
-from appliance.uplink.jetstream_publisher import NatsMessage
+from appliance.store.rows import MediaRow
+from appliance.uplink.jetstream_publisher import ASKED_TOGETHER, JetStreamPublisher, NatsMessage
 from appliance.uplink.send_queue import QueuedEscalation
 from appliance.uplink.send_workers import FLIGHT_BYTES_MAX, Flight, OutgoingMessage, SendWorkers
+from tests.servers.site import ref_of
 from tests.support.waiting import until_async
 
 
@@ -110,3 +114,42 @@ def test_together_they_have_a_chunk_in_flight_at_most() -> None:
         return script
 
     assert asyncio.run(asyncio.wait_for(main(), 60)).flight_max <= FLIGHT_BYTES_MAX
+
+
+class LossyStream:
+    """Link, connection and JetStream in one: says that it lacks the chunks of `lost`, after a round trip."""
+
+    def __init__(self, *lost: int) -> None:
+        self.lost = lost
+        self.asked = self.flight = self.flight_max = 0
+
+    async def client(self) -> LossyStream:
+        return self
+
+    async def while_up(self, work: Awaitable[Any]) -> Any:
+        return await work
+
+    def jetstream(self, timeout: float) -> LossyStream:
+        return self
+
+    async def publish(self, subject: str, payload: bytes, **given: Any) -> None:
+        self.asked, self.flight = self.asked + 1, self.flight + 1
+        self.flight_max = max(self.flight_max, self.flight)
+        await asyncio.sleep(0.01)
+        self.flight -= 1
+        last = 0 if int(subject.rsplit(".", 1)[1]) in self.lost else 7
+        raise nats.js.errors.BadRequestError(code=400, err_code=10071, description=f"wrong last sequence: {last}")
+
+
+def test_a_clip_that_is_half_sent_costs_few_round_trips_after_a_reconnection() -> None:
+    """While the broker is asked what it has of one, nothing else is sent, live alerts included."""
+
+    async def found(stream: LossyStream) -> list[MediaRow]:
+        return await JetStreamPublisher(cast(Any, stream)).find_lost("s", [clip])
+
+    clip = MediaRow(escalation="e", n=0, path="", ref=ref_of(b"clip"), chunks_acked=40)
+    whole, holed = LossyStream(), LossyStream(20)
+    assert asyncio.run(found(whole)) == []
+    assert (whole.asked, whole.flight_max) == (40, ASKED_TOGETHER)
+    assert asyncio.run(found(holed)) == [clip]
+    assert holed.asked == 2 * ASKED_TOGETHER

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from appliance.base.clock import ManualClock
 from appliance.base.errors import ConfigError, PreconditionError
 from appliance.settings.settings_service import SiteVersions
-from appliance.settings.site_editor import SiteEditor, SiteFileChanged, digest_of
+from appliance.settings.site_editor import SiteEditor, SiteFileChanged, difference, digest_of
 from appliance.settings.yaml_edit import REMOVED, SiteChange, edit
 
 EXAMPLE = Path("deploy/vedette.example.yaml").read_text()
@@ -176,6 +176,13 @@ def test_a_proposal_shows_the_difference_without_secrets_and_is_written_whole(tm
     assert editor.read().config.cameras["gate"].record is False
     assert path.stat().st_mode & 0o777 == 0o640
     assert os.listdir(tmp_path) == ["site.yaml"]
+
+
+@pytest.mark.parametrize("end", ["\u2028", "\x85", "\x0b", "\x0c"])
+def test_a_line_end_of_another_kind_in_what_is_hidden_is_no_bug(end: str) -> None:
+    """A form feed that an editor left makes the file no YAML, and the page of settings says so."""
+    for before in (f"a: 1  # token: x{end}y\n", f"a: [1\nurl: rtsp://u:x{end}y@h/\n"):
+        assert "+a: 2" in difference(before, "a: 2\n")
 
 
 def test_a_change_for_another_file_or_to_a_wrong_one_is_refused(tmp_path: Path) -> None:

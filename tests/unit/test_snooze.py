@@ -117,3 +117,14 @@ def test_the_key_is_nobody_else_s_and_stays(tmp_path: Path) -> None:
     with pytest.raises(PreconditionError):
         SnoozeLinks(tmp_path, "", UsedLinkStore(db)).read("x" * 10_000, T0)
     db.close()
+
+
+def test_a_key_that_cannot_be_made_now_costs_the_link_and_not_the_message(tmp_path: Path) -> None:
+    """It ended the core with 2, after which systemd does not start it again."""
+    (tmp_path / "keys").write_bytes(b"")  # no folder, as on a full disk
+    db = Database(tmp_path / "vedette.db", ManualClock(T0))
+    links = SnoozeLinks(tmp_path, "https://cams.example", UsedLinkStore(db))
+    assert links.link("phone", MESSAGE) == ""
+    (tmp_path / "keys").unlink()
+    assert links.link("phone", MESSAGE).startswith("https://cams.example/snooze/")
+    db.close()

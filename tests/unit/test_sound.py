@@ -7,6 +7,8 @@ import itertools
 import shutil
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 
 import av
@@ -19,6 +21,7 @@ from appliance.config import CameraConfig, EscalationConfig
 from appliance.evidence.escalation_evidence import EvidenceFileWriter
 from appliance.evidence.privacy import Redactor
 from appliance.evidence.recording_index import RecordingIndex
+from appliance.ingest.file_source import describe_stream
 from appliance.ingest.recorder import RecordTarget, SegmentRecorder
 from appliance.ingest.rtsp_source import RtspSource
 from appliance.ingest.socket_meter import SocketFinder
@@ -28,7 +31,7 @@ from appliance.media.recording_reader import SandboxedReader
 from appliance.media.rendition import make_rendition
 from appliance.media.segment_reader import open_segment, recover_segment
 from appliance.media.sound import SoundPacket, SoundTrack
-from appliance.media.source import SourceStalled
+from appliance.media.source import SourceStalled, VideoPacket
 from appliance.types import CameraMeter, SegmentRow
 from tests.servers.rtsp import FaultyRtspServer
 from tests.support import numbered_footage
@@ -227,6 +230,33 @@ def test_sound_that_stops_does_not_hold_the_pictures_back(tmp_path: Path) -> Non
     with av.open(str(tmp_path / newest(heard)[-1].path)) as opened:
         assert opened.streams.audio
     assert max(behind_s) < 2.0, behind_s
+
+
+@pytest.mark.parametrize("late_s", [-1.8, 1.8])
+def test_sound_beside_its_pictures_is_kept_and_costs_no_segments(tmp_path: Path, late_s: float) -> None:
+    """Some cameras stamp it a second or two off; `RtspSource` corrects only what is further away."""
+    heard, clock = Heard(), ManualClock(1_700_000_000.0)
+    recorder = SegmentRecorder(RecordTarget(tmp_path, "gate", 3.0, 0, sound=True), clock, heard)
+    with av.open(str(beeping(tmp_path / "camera.mp4", seconds=7))) as opened:
+        video, sound = opened.streams.video[0], opened.streams.audio[0]
+        recorder.begin(replace(describe_stream(video, "camera", "gate"), sound=sound), "run1")
+        for packet in opened.demux(video, sound):
+            if packet.size:
+                us = round((clock.now() + float(packet.pts * packet.time_base)) * 1e6)
+                if packet.stream is sound:
+                    recorder.take_sound(packet, us + round(late_s * 1e6))
+                else:
+                    packet.pts = packet.dts = us
+                    packet.time_base = Fraction(1, 1_000_000)
+                    recorder.take(VideoPacket(packet, us / 1e6, packet.is_keyframe, packet.size))
+        recorder.end()
+    rows = {row.path: row for row in heard.of(SegmentRow)}
+    lengths = [row.t_end - row.t_start for row in rows.values()]
+    assert lengths == pytest.approx([3, 3, 1], abs=0.01)
+    for path in rows:
+        with av.open(str(tmp_path / path)) as written:
+            assert next(written.demux(written.streams.video[0])).pts == 0
+            assert written.streams.audio
 
 
 def test_sound_that_goes_on_does_not_hide_that_the_pictures_stopped(tmp_path: Path) -> None:

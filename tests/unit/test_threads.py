@@ -218,6 +218,36 @@ def test_one_that_only_talks_to_others_is_started_again_and_ends_nobody(caplog: 
     assert parts.wait() == 0
 
 
+def test_one_that_also_fails_while_it_closes_is_run_no_more() -> None:
+    clock, stopped = ManualClock(), threading.Event()
+    runs: list[bool] = []
+
+    def run() -> None:
+        runs.append(stopped.wait(60))
+        raise TypeError("a bug")
+
+    parts = ServiceGroup(clock)
+    parts.start(ServiceRestarts(clock).guard(Service("uplink", run, stopped.set, resumes=False)))
+    parts.stop()
+    assert parts.wait() == 0
+    assert len(runs) <= 2
+
+
+def test_a_service_that_cannot_be_stopped_keeps_no_other_from_its_end(caplog: pytest.LogCaptureFixture) -> None:
+    parts, ended, finish = ServiceGroup(stop_s_max=0.1), [], threading.Event()
+
+    def refuse() -> None:
+        raise OSError("no pipe")
+
+    parts.start(waiting("meter", ended))
+    parts.start(Service("broken", finish.wait, refuse))
+    parts.stop()
+    assert parts.wait() == 0
+    finish.set()
+    assert ended == ["meter"]
+    assert "broken could not be asked to stop" in caplog.text
+
+
 @pytest.mark.parametrize(("error", "code"), [(StoreError("damaged"), 1), (ModelError("no model"), 2)])
 def test_what_the_database_or_the_settings_refuse_ends_all_even_so(error: Exception, code: int) -> None:
     clock = ManualClock()

@@ -10,10 +10,11 @@ import pytest
 from appliance.base.clock import ManualClock, local_day
 from appliance.base.tcpinfo import TcpBytes, bytes_on_wire, failed_connect_bytes
 from appliance.broker.nats_connection import LinkState
+from appliance.config import UplinkConfig
 from appliance.store.database import Database
-from appliance.store.meter import Meter
+from appliance.store.meter import Meter, Metric, MetricName
 from appliance.uplink.cloud_breaker import PROBE_FIRST_S, CloudBreaker
-from appliance.uplink.rate_limiter import DailyCap, TokenBucket, TrafficCounter
+from appliance.uplink.rate_limiter import DailyCap, RateLimiter, TokenBucket, TrafficCounter
 
 MESSAGE = 5000
 
@@ -88,6 +89,23 @@ def test_the_owner_may_have_all_wait() -> None:
 def test_what_was_sent_before_a_restart_counts() -> None:
     today = DailyCap(1.0, "wait", lambda _: 999_000, noon())
     assert not today.fits(2_000, "high")
+
+
+def test_notifications_do_not_use_up_the_day_of_the_uplink_after_a_restart(tmp_path: Path) -> None:
+    clock = noon()
+    db = Database(tmp_path / "vedette.db", clock)
+    meter, settings = Meter(db, "run"), UplinkConfig(url="nats://hub.example", mb_day=1.0)
+    for purpose in ("", "notice"):
+        meter.add("gate", Metric(MetricName.UPLINK_BYTES, purpose), 990_000)
+    meter.flush(local_day(clock.now()))
+    limiter = RateLimiter(settings, meter, clock, lambda: LinkState(up=True, since=0, wire=600_000, resent=100_000))
+    assert limiter.daily_cap.fits(900_000, "low")
+    limiter.charge("gate", "crop", 200_000)
+    limiter.charge_overhead()
+    meter.flush(local_day(clock.now()))
+    again = RateLimiter(settings, meter, clock, lambda: LinkState(up=True, since=0))
+    assert [again.daily_cap.fits(size, "low") for size in (400_000, 400_001)] == [True, False]
+    db.close()
 
 
 def test_a_silent_worker_is_tried_with_one_escalation_more_and_more_rarely() -> None:

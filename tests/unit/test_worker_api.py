@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import socket
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -17,6 +18,7 @@ from pydantic import SecretStr, ValidationError
 
 from appliance.base.clock import SystemClock
 from appliance.base.errors import EngineError
+from cloud_worker import worker_status
 from cloud_worker.analyze_server import AnalyzeServer
 from cloud_worker.commands import build_judge
 from cloud_worker.config import ApiConfig, ApiToken, FallbackConfig, OpenAiEngine, PooledEngineConfig, WorkerConfig
@@ -124,6 +126,16 @@ def test_tokens_cameras_rates_and_budgets_hold(stub: OpenAiStub) -> None:
     assert len(stub.requests) == 1
     with served(stub, unready="not connected") as client:
         assert ask(client, ITEM).json()["detail"] == "Nothing is judged now: not connected"
+
+
+def test_who_connects_and_asks_nothing_keeps_nobody_out(stub: OpenAiStub, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer may take minutes; a place that nobody asks from is not held for so long."""
+    monkeypatch.setattr(worker_status, "REQUEST_S_MAX", 0.5)
+    with served(stub) as client, contextlib.ExitStack() as held:
+        where = ("127.0.0.1", client.base_url.port or 0)
+        idle = [held.enter_context(socket.create_connection(where, 20)) for _ in range(worker_status.CLIENTS_MAX)]
+        assert [each.recv(1) for each in idle] == [b""] * len(idle)
+        assert ask(client, ITEM).status_code == 200
 
 
 def test_of_two_engines_the_second_answers_a_batch_and_says_so(stub: OpenAiStub) -> None:

@@ -86,6 +86,14 @@ def test_more_than_memory_may_hold_ends_the_process(clock: ManualClock) -> None:
         backlog.write(lambda: disk.store("x"))
 
 
+def test_what_takes_the_place_of_one_that_waits_takes_no_more_memory(clock: ManualClock) -> None:
+    disk, backlog = Disk(), WriteBacklog(clock, most=1)
+    disk.full = True
+    for text in ("begins", "ends"):
+        backlog.write(lambda text=text: disk.store(text), key="segment 1")
+    assert backlog.waiting == 1
+
+
 def test_a_damaged_file_is_no_matter_of_waiting(clock: ManualClock) -> None:
     def damaged() -> None:
         raise StoreError("the file is damaged")

@@ -1,5 +1,6 @@
 // @ts-check
 // The live list: cards arrive, change in place, and are reviewed from the keyboard.
+import { RowQueue } from "./event_feed.js";
 import { by, coalesced, follow, keys, light, made, post, prepare, reload, review, say, swap } from "./page.js";
 import { t, tn } from "./texts.js";
 import { BATCH, choose, mark, none, send, some } from "./chosen.js";
@@ -127,13 +128,9 @@ function release() {
 	fresh.hidden = true;
 }
 
-const jobs = new Map();
+const queue = new RowQueue();
 const work = coalesced(async () => {
-	while (jobs.size) {
-		const [[id, changedRow]] = jobs;
-		jobs.delete(id);
-		await ("learnable" in changedRow ? changedHealth(changedRow) : changed(changedRow));
-	}
+	await queue.drain(row => ("learnable" in row ? changedHealth(row) : changed(row)), work);
 	refreshSide(); // after the card, which it would be in the way of
 });
 
@@ -186,7 +183,7 @@ function move(step) {
 const WORDS = { reviewed: t("marked reviewed"), false_alarm: t("marked false alarm"), "": t("reviews taken back") };
 
 function took(row) {
-	jobs.set(row.id, row);
+	queue.put(row);
 	work();
 }
 

@@ -1,4 +1,9 @@
-"""Defines the router and its baselines: the order in which each sends, and the alerts that it leaves to a person."""
+"""Orders in which evidence may be sent to the cloud: the router's own, and baselines to compare it with.
+
+Each strategy ranks candidates, which are moments of footage with their bytes (`ranking.Candidate`). `curve_report` then
+asks how many labelled incidents are found for how many bytes. From `AlertKeys` on: which alerts are left to a person
+when the cloud has rejected some.
+"""
 
 from __future__ import annotations
 

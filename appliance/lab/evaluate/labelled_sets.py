@@ -219,6 +219,8 @@ def _coco_file(path: Path) -> _CocoFile:
         remedy = "; export boxes: polygons alone are not measured" if "bbox" in first["loc"] else ""
         fault = _COCO_FAULTS.get(first["type"], first["msg"].lower())
         raise UsageError(f"{path}: {key or 'file'}: {fault}: no COCO instances file{remedy}") from None
+    except ValueError:  # JSON has no limit of digits
+        raise UsageError(f"{path}: a number in it has too many digits: no COCO instances file") from None
     _refuse_twice(path, "images", [each.id for each in content.images])
     _refuse_twice(path, "categories", [each.id for each in content.categories])
     return content
@@ -454,7 +456,7 @@ def _text(path: Path) -> str:
     try:
         if path.stat().st_size > TRUTH_BYTES_MAX:
             raise UsageError(f"{path}: labels of over {TRUTH_BYTES_MAX} bytes; split the set")
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")  # as Windows writes them
     except OSError as error:
         raise UsageError(f"{path}: the labels cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:

@@ -105,10 +105,10 @@ class FootageCondition:
     def text(self) -> str:
         """As it would be written in full; `parse_condition(text)` gives it back."""
         if self.kind.when == "moment":
-            return f"{self.kind.name}:{self.amount:g}{self.kind.unit}@{self.t0:g}s"
-        until = f"-{self.t1:g}s" if self.t1 < math.inf else ""
-        since = f"@{self.t0:g}s{until}" if self.t0 > 0 or until else ""
-        return f"{self.kind.name}:{self.amount:g}{self.kind.unit}{since}"
+            return f"{self.kind.name}:{self.amount:.15g}{self.kind.unit}@{self.t0:.15g}s"
+        until = f"-{self.t1:.15g}s" if self.t1 < math.inf else ""
+        since = f"@{self.t0:.15g}s{until}" if self.t0 > 0 or until else ""
+        return f"{self.kind.name}:{self.amount:.15g}{self.kind.unit}{since}"
 
 
 def parse_conditions(items: Iterable[str]) -> tuple[FootageCondition, ...]:
@@ -125,7 +125,7 @@ def parse_conditions(items: Iterable[str]) -> tuple[FootageCondition, ...]:
         return ()
     order = [kind.name for kind in CONDITION_KINDS]
     found = {parse_condition(text) for text in texts}
-    return tuple(sorted(found, key=lambda each: (order.index(each.kind.name), each.t0, each.amount)))
+    return tuple(sorted(found, key=lambda each: (order.index(each.kind.name), each.t0, each.amount, each.t1)))
 
 
 def parse_condition(text: str) -> FootageCondition:

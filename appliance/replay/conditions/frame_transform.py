@@ -47,8 +47,8 @@ class FrameTransform:
     def __call__(self, frame: int, t: float, image: av.VideoFrame) -> av.VideoFrame:
         """Return the frame that is examined instead.
 
-        It is upright even where nothing else is changed, so that size and orientation do not jump when a condition
-        begins.
+        Its rotation is undone even where nothing else is changed, so that size and orientation do not jump when a
+        condition begins.
         """
         planes = self._converter.to_planes(image)
         frame, t = _frozen(self._freezes, frame, t)
@@ -79,7 +79,10 @@ def _freezes(conditions: ConditionSet) -> tuple[FootageCondition, ...]:
 
 
 def _frozen(freezes: Sequence[FootageCondition], frame: int, t: float) -> tuple[int, float]:
-    """Return the frame and time whose conditions apply: rain and noise of a frozen frame are frozen with it."""
+    """Return the number and time of the frame whose conditions apply: a frozen frame keeps its rain and noise.
+
+    Its number only seeds them, so the milliseconds at which the freeze began do as well as any.
+    """
     for each in freezes:
         if each.at(t):
             return round(each.t0 * 1000), each.t0
@@ -87,7 +90,7 @@ def _frozen(freezes: Sequence[FootageCondition], frame: int, t: float) -> tuple[
 
 
 def _randoms(conditions: ConditionSet) -> list[tuple[FootageCondition, SeededRandom]]:
-    """Yield each condition with its own randomness; the second of a kind is not like the first."""
+    """Return each condition with its own randomness; the second of a kind is not like the first."""
     seen: Counter[str] = Counter()
     found = []
     for each in conditions.conditions:

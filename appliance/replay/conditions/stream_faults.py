@@ -10,6 +10,7 @@ import av
 import cv2
 import numpy as np
 
+from appliance.base.errors import SourceError
 from appliance.decode_policy.keyframe_policy import DecodePolicy
 from appliance.media.decoder import DecodedFrame
 from appliance.media.hardware_codec import HardwareSource
@@ -160,13 +161,17 @@ class FaultySource:
         return with_stream_faults(self._source.decoded_by(hardware), self._camera, self._conditions)
 
     def play(self, decode_policy: DecodePolicy | None = None) -> Iterator[SourceItem]:
-        last_t = 0.0
+        last_t, is_seen = 0.0, False
         for item in self._source.play(decode_policy):
             if not isinstance(item, DecodedFrame):
                 yield item
                 continue
             last_t = item.t
-            yield from self._frame(item)
+            for shown in self._frame(item):
+                is_seen = is_seen or isinstance(shown, DecodedFrame)
+                yield shown
+        if not is_seen:
+            raise SourceError(f"no frame of {self.name} is left under {self._conditions}: nothing can be said of it")
         if self._gap_begun is not None:
             yield self._gap(*self._gap_begun, last_t)
 

@@ -40,6 +40,36 @@ export function coalescedWork(work, pauseMs, failed) {
 }
 
 /**
+ * Rows that wait to be shown, the newest of each id. One that the appliance did not answer for stays and is tried again
+ * after RETRY_MS: its change does not come twice. One that it refused is dropped.
+ */
+export class RowQueue {
+	/** @type {Map<string, any>} */
+	rows = new Map();
+	put(row) {
+		this.rows.set(row.id, row);
+	}
+	/**
+	 * Show all that wait. Throws what went wrong with one, after those before it.
+	 * @param {(row: any) => Promise<void>} show
+	 * @param {() => unknown} repeat called later, where some still wait
+	 */
+	async drain(show, repeat) {
+		while (this.rows.size) {
+			const [[id, row]] = this.rows;
+			try {
+				await show(row);
+			} catch (error) {
+				if (!error.unanswered) this.rows.delete(id);
+				setTimeout(repeat, RETRY_MS);
+				throw error;
+			}
+			if (this.rows.get(id) === row) this.rows.delete(id);
+		}
+	}
+}
+
+/**
  * Follows the stream from a change on. A hidden page lets go of its connection (a browser has six to one host) and
  * resumes from the last change it saw.
  */

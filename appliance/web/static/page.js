@@ -44,7 +44,7 @@ export async function post(url, body, method = "POST", as = "json") {
 		headers: { "Content-Type": "application/json" },
 		body: body && JSON.stringify(body)
 	}).catch(() => {
-		throw new Error(t("The appliance does not answer."));
+		throw Object.assign(new Error(t("The appliance does not answer.")), { unanswered: true });
 	});
 	if (answer.ok) return answer[as]();
 	if (answer.status === 401 && !["/login", "/setup"].includes(url)) {
@@ -53,7 +53,7 @@ export async function post(url, body, method = "POST", as = "json") {
 	}
 	const problem = await answer.json().catch(() => ({}));
 	const text = problem.detail || t("The appliance answered {status}.", { status: answer.status });
-	throw Object.assign(new Error(text), { type: problem.type, status: answer.status });
+	throw Object.assign(new Error(text), { type: problem.type, status: answer.status, unanswered: answer.status >= 500 });
 }
 
 export function say(text) {

@@ -1,4 +1,4 @@
-"""The commands that measure on footage and data: tune, evaluate, bench, export."""
+"""Options and help of the commands that measure on footage and data: tune, evaluate, bench, export."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from appliance.cli.command_table import (
     share,
     switch,
 )
-from appliance.cli.scenario_commands import MODEL, PATHS, PATTERN
+from appliance.cli.scenario_options import MODEL, PATHS, PATTERN
 
 LAB = CommandTable()
 _SETS = "labelled sets (docs/detector.md)"

@@ -1,4 +1,4 @@
-"""The commands for networks, and for candidates that are tried beside what is in force: models, advise, candidate."""
+"""Options and help of the commands for networks, and for candidates tried beside them: models, advise, candidate."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from pathlib import Path
 
 from appliance.cli.command_table import CONFIG, JSON, CommandTable, json_switch, number_between, option, switch
 
-NETWORKS = CommandTable()
+MODELS = CommandTable()
 _CAMERA = option("--camera", default="", metavar="NAME", help="only this camera")
 
-NETWORKS.command(
+MODELS.command(
     "models",
     "list, download and verify the networks that Vedette knows",
     """\
@@ -21,7 +21,7 @@ whether one is good enough.
 )
 
 
-NETWORKS.command(
+MODELS.command(
     "models list",
     "list the known networks, their licences, and which are here",
     """\
@@ -35,7 +35,7 @@ List every network that `detector.model` knows by name: its size, input and lice
 )
 
 
-NETWORKS.command(
+MODELS.command(
     "models pull",
     "download a network, checked by its sha256",
     """\
@@ -56,7 +56,7 @@ Exit code 0: it is here. 2: it cannot be downloaded (with the reason).
 )
 
 
-NETWORKS.command(
+MODELS.command(
     "models verify",
     "compare the files that are here with their sha256",
     """\
@@ -73,7 +73,7 @@ Exit code 0: all match. 1: one is not, or a named one is not here. 2: wrong use.
 )
 
 
-NETWORKS.command(
+MODELS.command(
     "models install",
     "install a signed bundle, and perhaps put it in force",
     """\
@@ -100,7 +100,7 @@ Exit code 0: installed. 2: it is not (with the reason).
 )
 
 
-NETWORKS.command(
+MODELS.command(
     "models prove",
     "try a network on this site's recording, beside the one in force",
     """\
@@ -127,7 +127,7 @@ Exit code 0: better. 1: worse, or not enough is known. 2: wrong use, or nothing 
 )
 
 
-NETWORKS.command(
+MODELS.command(
     "advise",
     "try every network that is here on each camera's own recording",
     """\
@@ -149,7 +149,7 @@ Exit code 0: tried. 2: wrong use, or nothing to try or to try it on.
 )
 
 
-NETWORKS.command(
+MODELS.command(
     "candidate",
     "try other settings, thresholds, prompts or models of verdicts at night",
     """\
@@ -182,7 +182,7 @@ Exit code 0: done; with --now: it is better. 1: worse, or not enough is known. 2
 )
 
 
-NETWORKS.command(
+MODELS.command(
     "models shadow",
     "have a bundle examine live frames beside the one in force, deciding nothing",
     """\
@@ -203,7 +203,7 @@ Exit code 0: it begins within seconds, or has ended. 2: not installed, in quaran
 )
 
 
-NETWORKS.command(
+MODELS.command(
     "models rollout",
     "put an installed bundle in force on some cameras first, then on all",
     """\
@@ -222,7 +222,7 @@ Exit code 0: it has begun. 2: the bundle is not installed, is in quarantine, or 
 )
 
 
-NETWORKS.command(
+MODELS.command(
     "models rollback",
     "go back to the bundle that was in force before",
     """\
@@ -239,7 +239,7 @@ Exit code 0: done. 2: nothing was put in force.
 )
 
 
-NETWORKS.command(
+MODELS.command(
     "models pin",
     "let no other bundle take the place of the one in force",
     """\
@@ -257,7 +257,7 @@ Exit code 0: done. 2: nothing was put in force.
 )
 
 
-NETWORKS.command(
+MODELS.command(
     "models export",
     "write a network that is here as the folder of a bundle",
     """\
@@ -275,7 +275,7 @@ Exit code 0: written. 2: it is not (with the reason).
 )
 
 
-NETWORKS.command(
+MODELS.command(
     "models prune",
     "remove the bundles that nothing uses",
     """\
@@ -289,7 +289,7 @@ of cut downloads. The networks that come with Vedette or were pulled stay.
 )
 
 
-NETWORKS.command(
+MODELS.command(
     "models publish",
     "sign bundles into a repository (for publishers)",
     """\

@@ -1,4 +1,4 @@
-"""The commands for an appliance and its site: check, run, users, cameras, backup, demo and others."""
+"""Options and help of the commands for an appliance and its site: check, run, users, cameras, backup, demo ..."""
 
 from __future__ import annotations
 

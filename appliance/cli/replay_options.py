@@ -1,4 +1,4 @@
-"""The commands for recorded footage without expectations: replay, and cassettes of the cloud's answers."""
+"""Options and help of the commands for footage without expectations: replay, and cassettes of the cloud's answers."""
 
 from __future__ import annotations
 

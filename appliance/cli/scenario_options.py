@@ -1,4 +1,4 @@
-"""The commands for footage with expectations: scenario and its verbs."""
+"""Options and help of the commands for footage with expectations: scenario and its verbs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from appliance.cli.command_table import (
     share,
     switch,
 )
-from appliance.cli.replay_commands import condition_options
+from appliance.cli.replay_options import condition_options
 
 SCENARIO = CommandTable()
 PATHS = option("paths", type=Path, nargs="+", metavar="PATH", help="a scenario file, or a folder of them")
