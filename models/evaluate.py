@@ -23,6 +23,7 @@ from typing import get_args
 
 import numpy as np
 
+from appliance.base.command_end import os_error_text, whole_number_between
 from appliance.base.detector_config import Backend, Precision
 from appliance.base.errors import VedetteError
 from appliance.config import DetectorConfig
@@ -81,7 +82,10 @@ def chosen_set(options: argparse.Namespace, eye: ObjectDetector) -> Iterator[Lab
     if options.index:
         return sets.assembled(options.index, options.split)
     truth = options.gt or options.mot.with_suffix(".gt.txt")
-    classes = {int(number): name for number, name in map(_pair, options.classes.split(","))}
+    pairs = list(map(_pair, options.classes.split(",")))
+    if wrong := next((number for number, _ in pairs if not number.strip().isdecimal()), None):
+        raise SetFault(f"--classes: `{wrong}` is no number; write NUMBER=NAME, as in 1=person,2=car")
+    classes = {int(number): name for number, name in pairs}
     return sets.mot(options.mot, truth, classes, options.every, eye.preferred_size)
 
 
@@ -145,7 +149,12 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--images", type=Path, help="with --coco: folder of the pictures (default: the file's)")
     made.add_argument("--folder", type=Path, help="with --yolo: folder that holds images/ and labels/")
     made.add_argument("--gt", type=Path, help="with --mot: MOTChallenge rows")
-    made.add_argument("--every", type=int, default=1, help="with --mot: take every Nth frame (default 1)")
+    made.add_argument(
+        "--every",
+        type=whole_number_between(1, 10_000, "count"),
+        default=1,
+        help="with --mot: take every Nth frame (default 1)",
+    )
     made.add_argument("--classes", default="1=person", help="with --mot: what its numbers mean (default 1=person)")
     made.add_argument("--split", choices=("train", "val"), default="val", help="with --index (default val)")
     made.add_argument(
@@ -153,7 +162,8 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--merge", action="append", default=[], metavar="NEW=A,B", help="count several classes as one")
     made.add_argument("--only", help="judge only these classes, comma between")
-    made.add_argument("--threads", type=int, default=1, help="of the network (default 1)")
+    threads = whole_number_between(1, 64, "number of threads")
+    made.add_argument("--threads", type=threads, default=1, help="of the network (default 1)")
     made.add_argument("--backend", choices=get_args(Backend), default="auto", help="what runs it (default auto: onnx)")
     made.add_argument("--precision", choices=get_args(Precision), default="auto", help="(default auto: the file's own)")
     made.add_argument("--json", type=Path, help="write the figures there too")
@@ -180,6 +190,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         known = {names(name) for name in eye.labels}
         labelled = {name for each in seen for name in each.truth_names if name}
         wanted = set(options.only.split(",")) if options.only else labelled
+        if not labelled & known & wanted:
+            has = ", ".join(sorted(labelled)) or "nothing"
+            raise SetFault(f"nothing to measure: the set labels {has}, of which the detector or --only takes nothing")
         rows = figures(seen, sorted(labelled & known & wanted))
     except VedetteError as error:
         print(error, file=sys.stderr)
@@ -189,7 +202,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if (labelled & wanted) - known:
         print(f"\nThe detector does not know: {', '.join(sorted((labelled & wanted) - known))} (left out)")
     if options.json:
-        options.json.write_text(json.dumps(report(rows, eye.name, len(seen)), indent=1) + "\n", encoding="utf-8")
+        try:
+            options.json.write_text(json.dumps(report(rows, eye.name, len(seen)), indent=1) + "\n", encoding="utf-8")
+        except OSError as error:
+            print(f"--json {os_error_text(error)}", file=sys.stderr)
+            return 2
     return 0
 
 

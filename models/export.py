@@ -30,6 +30,7 @@ from typing import Any, get_args
 import onnx
 
 from appliance import config
+from appliance.base.command_end import os_error_text, whole_number_between
 from appliance.base.errors import ModelError, UsageError, VedetteError
 from appliance.bundle.manifest import sha256_of
 from appliance.detect import class_labels
@@ -183,10 +184,9 @@ def finish(path: Path, target: Path, notes: Mapping[str, str], labels: tuple[str
     if labels:
         told["names"] = str(dict(enumerate(labels)))
     onnx.helper.set_model_props(model, told)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    draft = target.with_name(f".{target.stem}.draft.onnx")
-    onnx.save(model, str(draft))
+    draft = _draft(target)
     try:
+        onnx.save(model, str(draft))
         found = describe(draft)
         draft.replace(target)
     finally:
@@ -252,11 +252,26 @@ def _variant(options: argparse.Namespace) -> ExportedFile:
     """Write the variant. Raise UsageError, NotExportable, ModelError, StoreError, ConfigError."""
     if not options.model.is_file():
         raise UsageError(f"{options.model}: no such file")
+    if options.out.resolve() == options.model.resolve():
+        raise UsageError(f"--out {options.out} is the network that the variant is made of: name another file")
+    OnnxRuntime(options.model)  # refuses what is no network
     labels = class_labels.read(options.labels) if options.labels else ()
     frames = _calibration(options) if options.kind in ("int8", "tensorrt") else []
     _say(f"{options.model.name}: making the {options.kind} variant …")
-    path = variants.make_variant(options.model, options.out, options.kind, frames, labels, options.float, options.bits)
-    return describe_for_hailo(path) if options.kind == "hailo" else describe(path, labels)
+    draft = _draft(options.out)
+    try:
+        variants.make_variant(options.model, draft, options.kind, frames, labels, options.float, options.bits)
+        found = describe_for_hailo(draft) if options.kind == "hailo" else describe(draft, labels)
+        draft.replace(options.out)
+    finally:
+        draft.unlink(missing_ok=True)
+    return replace(found, path=str(options.out))
+
+
+def _draft(target: Path) -> Path:
+    """Return where `target` is written first, in its folder, which is made: a file under its own name was loaded."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    return target.with_name(f".{target.stem}.draft.onnx")
 
 
 def _calibration(options: argparse.Namespace) -> list[Any]:
@@ -332,9 +347,12 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("model", type=Path, help="the .onnx, in float32")
     made.add_argument("--kind", choices=get_args(variants.Kind), required=True, help="what it is for")
     made.add_argument("--site", type=Path, metavar="FILE", help="calibrate on what this site's cameras recorded")
-    made.add_argument("--frames", type=int, default=calibration.FRAMES, help=f"how many (default {calibration.FRAMES})")
+    count = whole_number_between(1, 10_000, "count")
+    made.add_argument(
+        "--frames", type=count, default=calibration.FRAMES, help=f"how many (default {calibration.FRAMES})"
+    )
     made.add_argument("--clip", type=Path, action="append", default=[], help="or on this film; repeatable")
-    made.add_argument("--every", type=int, default=CLIPS_EVERY, help=f"every Nth frame of it (default {CLIPS_EVERY})")
+    made.add_argument("--every", type=count, default=CLIPS_EVERY, help=f"every Nth frame of it (default {CLIPS_EVERY})")
     made.add_argument(
         "--bits",
         type=int,
@@ -356,6 +374,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             found = _variant(options) if options.verb == "variant" else _exported(options, Path(folder))
     except (VedetteError, NotExportable, shapes.NotOurs) as error:
         print(f"python -m models.export: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(f"python -m models.export: {os_error_text(error)}", file=sys.stderr)
         return 2
     _print(found, options)
     return 0

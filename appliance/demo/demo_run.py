@@ -141,7 +141,10 @@ def _given(urls: tuple[str, ...]) -> tuple[DemoCamera, ...]:
     for url in urls:
         if not url.startswith(("rtsp://", "rtsps://")):
             raise UsageError(f"`{url}` is not a camera's address: it must begin with rtsp:// or rtsps://")
-    return tuple(demo_config.camera_from_url(f"camera{number}", url) for number, url in enumerate(urls, 1))
+    try:
+        return tuple(demo_config.camera_from_url(f"camera{number}", url) for number, url in enumerate(urls, 1))
+    except ValueError as error:  # of rtsp://[
+        raise UsageError(f"--camera: {error}: write an address such as rtsp://user:password@host:554/path") from None
 
 
 def _playable(clip: Path, data: Path, console: DemoConsole) -> Path:

@@ -82,12 +82,15 @@ def candidate_command(site_file: Path, options: CandidateOptions) -> int:
         return _keep(site_file, store, options)
     if options.off:
         store.remove(options.name)
+        if options.as_json:
+            print(json.dumps({"name": options.name, "waits": False}))
         return 0
     candidate = store.get(options.name)
     if options.use:
         SiteEditor(site_file).write(_proposal(site_file, candidate))
         store.remove(options.name)
-        print(f"{site_file} is changed; a running appliance asks on its page Settings whether to take it")
+        text = f"{site_file} is changed; a running appliance asks on its page Settings whether to take it"
+        print(json.dumps({"name": options.name, "waits": False, "file": str(site_file)}) if options.as_json else text)
         return 0
     report = _tried(root, site_file, candidate, options.hours)
     ProofStore(root).put(report)
@@ -99,11 +102,15 @@ def candidate_command(site_file: Path, options: CandidateOptions) -> int:
 def _keep(site_file: Path, store: CandidateStore, options: CandidateOptions) -> int:
     cassettes = tuple(str(Path(each).resolve()) for each in options.cassettes)
     candidate = SettingsCandidate(name=options.name, changes=tuple(map(_parsed, options.changes)), cassettes=cassettes)
-    if not cassettes:
-        print(_proposal(site_file, candidate).diff, end="")
+    diff = "" if cassettes else _proposal(site_file, candidate).diff
     for each in cassettes:
         play(Path(each))  # it can be read
     store.put(candidate)
+    if options.as_json:
+        print(json.dumps({"name": options.name, "waits": True, "diff": diff, "cassettes": cassettes}))
+        return 0
+    if diff:
+        print(diff)
     print(f"{options.name}: tried each night until it is better or worse, or at once: vedette candidate NAME --now")
     return 0
 
@@ -138,7 +145,7 @@ def _parsed(text: str) -> KeyChange:
         raise UsageError(f"--set {text}: write KEY=VALUE, such as detector.score_min=0.6")
     try:
         return KeyChange(path=tuple(key.split(".")), value=yaml.safe_load(value), remove=not value)
-    except yaml.YAMLError:
+    except (yaml.YAMLError, ValueError, RecursionError):  # ValueError: of 2001-02-30
         raise UsageError(f"--set {text}: the value is not YAML") from None
 
 

@@ -135,7 +135,7 @@ def run_scenario(
                 inputs = (clip_input(part.clip, config, part.camera, detector),)
                 replayed = with_stood_before(
                     with_conditions(ReplayPlan(inputs, config, detector, verdict_source=answers), plan.conditions),
-                    _stood_before(plan, part.camera),
+                    stood_before_of(plan, part.camera),
                 )
                 options = ReplayOptions(clock, workers=models.detector_threads(config))
                 (result,) = play(replayed, spool, options)
@@ -151,7 +151,8 @@ def run_scenario(
     return replace(outcome, model=detector.name, judged_by=judged_by, wall_s=clock.monotonic() - begin)
 
 
-def _stood_before(plan: ScenarioPlan, camera: str) -> StoodBefore:
+def stood_before_of(plan: ScenarioPlan, camera: str) -> StoodBefore:
+    """Return what the scenario says stood before a camera when its clip began; {}: it does not say."""
     known = plan.scenario.stood_before.get(camera)
     return {} if known is None else {camera: tuple(standing(each.label, each.box, each.seconds) for each in known)}
 

@@ -28,9 +28,9 @@ from appliance.lab.curve.curve_command import (
 from appliance.lab.curve.curve_footage import ReplayedFootage, replay_footage
 from appliance.lab.curve.curve_report import CurveReport, measure_curves
 from appliance.scenario import scenario_loader
-from appliance.scenario.scenario_runner import DetectorCache
+from appliance.scenario.scenario_runner import DetectorCache, run_scenario
 from appliance.types import Detections
-from tests.support.block_footage import FPS, HEIGHT, WIDTH, BrightBlock
+from tests.support.block_footage import FPS, HEIGHT, WIDTH, BrightBlock, block_clip
 from tests.support.yard_scenarios import YARD, write
 
 VISITS, GLARES = (5.0, 35.0, 65.0), (20.0, 50.0, 80.0)
@@ -122,6 +122,17 @@ def test_one_replay_gives_everything_that_any_strategy_could_send(
     # What the pictures show lies within the evidence's span before the event.
     for question in footage.escalations:
         assert all(question.route.t - 3 <= t <= question.route.t for t in question.moments)
+
+
+def test_what_stood_there_before_counts_as_in_a_run_of_the_scenario(tmp_path: Path) -> None:
+    """A kept alert says that nobody stood there: who is in the picture at its start has come in."""
+    block_clip(tmp_path / "early.mp4", 6, lambda t: 0.6)
+    scene = {**SCENE, "clip": "early.mp4", "expect": [{"rule": "intruder", "between": [0, 5]}]}
+    plan = scenario_loader.load_scenario(write(tmp_path, {**scene, "stood_before": {"gate": []}}, "early"))
+    models = DetectorCache(load=lambda _: BrightBlock())
+    (replayed,) = replay_footage(plan, models, SystemClock())
+    assert run_scenario(plan, models).status == "passed"
+    assert len(replayed.alerts) == len(replayed.labels.alerts) == 1
 
 
 def test_a_tracks_evidence_costs_confidence_only_what_the_router_pays(

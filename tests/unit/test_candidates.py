@@ -84,6 +84,28 @@ def test_a_change_is_checked_kept_tried_until_it_is_known_and_used_by_a_person(
     assert vedette(tmp_path, "candidate", "strict", "--now") == 2, "it is none any more"
 
 
+def test_what_is_asked_for_as_json_is_json(site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    change = f"{RULE}.score_min=0.7"
+    for words, told in (
+        (["--set", change], {"waits": True, "cassettes": []}),
+        (["--off"], {"waits": False}),
+        (["--set", change], {"waits": True}),
+        (["--use"], {"waits": False, "file": str(tmp_path / "site.yaml")}),
+    ):
+        assert vedette(tmp_path, "candidate", "strict", *words, "--json") == 0
+        answer = json.loads(capsys.readouterr().out)
+        assert answer.items() >= {"name": "strict", **told}.items()
+        assert ("score_min: 0.7" in answer.get("diff", "")) is (words[0] == "--set")
+
+
+@pytest.mark.parametrize("value", ["2001-02-30", "[" * 3000])
+def test_a_value_that_yaml_cannot_hold_is_wrong_use(
+    site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str], value: str
+) -> None:
+    assert vedette(tmp_path, "candidate", "strict", "--set", f"{RULE}.score_min={value}") == 2
+    assert "the value is not YAML" in capsys.readouterr().err
+
+
 def test_so_many_wait_and_no_more(tmp_path: Path) -> None:
     store = CandidateStore(tmp_path)
     for number in range(WAITING_MAX):

@@ -149,6 +149,7 @@ def test_names_a_camera_after_its_file(file: str, name: str) -> None:
     ("options", "words"),
     [
         (DemoOptions(cameras=("http://x",)), "must begin with rtsp://"),
+        (DemoOptions(cameras=("rtsp://[bad/",)), "--camera: Invalid IPv6 URL: write an address such as"),
         (DemoOptions(cameras=("rtsp://x/1",), clip=Path("a.mp4")), "either --clip or --camera"),
         (DemoOptions(clip=Path("nowhere.mp4")), "--clip .*nowhere.mp4: no such file"),
         (DemoOptions(clip=Path(__file__)), "cannot be read as a video"),

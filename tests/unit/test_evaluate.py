@@ -129,6 +129,45 @@ def test_a_coco_set_is_measured_and_written_down(tmp_path: Path, monkeypatch: py
     assert (written["pictures"], written["ap50"]) == (1, 0.5)
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--only", "persn"], "nothing to measure: the set labels boat, of which"),
+        (["--json", "nowhere/o.json"], "--json nowhere/o.json: No such file or directory"),
+    ],
+)
+def test_a_measurement_that_leaves_no_figures_is_a_fault(
+    words: list[str], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cv2.imwrite(str(tmp_path / "a.png"), np.zeros((100, 200, 3), np.uint8))
+    name = "boat" if "--only" in words else "person"
+    table = {
+        "images": [{"id": 7, "file_name": "a.png"}], "categories": [{"id": 3, "name": name}],
+        "annotations": [{"id": 1, "image_id": 7, "category_id": 3, "bbox": [20, 10, 40, 80]}],
+    }  # fmt: skip
+    (tmp_path / "set.json").write_text(json.dumps(table))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(
+        evaluate.detector, "load", lambda settings: Scripted([found([[0.1, 0.1, 0.3, 0.9]], [0.9], [0])])
+    )
+    assert evaluate.main(["x.onnx", "--coco", "set.json", *words]) == 2
+    assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["--every", "0"], ["--threads", "0"]])
+def test_numbers_that_cannot_be_are_wrong_use(words: list[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        evaluate.main(["x.onnx", "--mot", "clip.mp4", *words])
+
+
+def test_what_is_no_number_of_a_class_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(evaluate.detector, "load", lambda settings: Scripted([]))
+    assert evaluate.main(["x.onnx", "--mot", "clip.mp4", "--classes", "person=1"]) == 2
+    assert "--classes: `person` is no number" in capsys.readouterr().err
+
+
 def test_yolo_rows_may_be_boxes_or_polygons(tmp_path: Path) -> None:
     for folder in ("images", "labels"):
         (tmp_path / folder).mkdir()

@@ -179,6 +179,41 @@ def test_dfine_and_deim_are_exported_by_their_own_script(
     assert "wrote nothing: no torch here" in capsys.readouterr().err
 
 
+def test_a_variant_never_takes_the_place_of_what_it_is_made_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    network = tmp_path / "net.onnx"
+    tiny.yolo(network, THINGS, ["person", "car"])
+    before = network.read_bytes()
+    assert (
+        export.main(["variant", str(network), "--kind", "fp16", "--out", str(tmp_path / "x" / ".." / "net.onnx")]) == 2
+    )
+    assert "is the network that the variant is made of" in capsys.readouterr().err
+    assert network.read_bytes() == before
+
+
+def test_a_variant_that_cannot_be_loaded_leaves_what_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    network, target = tmp_path / "net.onnx", tmp_path / "new" / "half.onnx"
+    tiny.yolo(network, THINGS, ["person", "car"])
+    assert export.main(["variant", str(network), "--kind", "fp16", "--out", str(target)]) == 0
+    first = target.read_bytes()
+    monkeypatch.setattr(export.variants, "make_variant", lambda source, draft, *_: draft.write_bytes(b"half of it"))
+    assert export.main(["variant", str(network), "--kind", "fp16", "--out", str(target)]) == 2
+    assert [each.name for each in target.parent.iterdir()] == ["half.onnx"]
+    assert target.read_bytes() == first
+    (tmp_path / "bad.onnx").write_bytes(b"no network")
+    assert export.main(["variant", str(tmp_path / "bad.onnx"), "--kind", "fp16", "--out", str(target)]) == 2
+    assert "bad.onnx" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["--every", "0"], ["--frames", "-1"]])
+def test_counts_that_cannot_be_are_wrong_use(words: list[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        export.main(["variant", "net.onnx", "--kind", "int8", "--out", "x.onnx", *words])
+
+
 def test_only_the_exporter_imports_what_is_agpl() -> None:
     """Of the appliance and the worker tests/unit/test_architecture.py holds it."""
     imports = re.compile(r"^\s*(import|from) ultralytics\b", re.MULTILINE)

@@ -73,6 +73,13 @@ def test_leaves_the_present_setting_where_nothing_is_better() -> None:
     assert "just the same comes of: rules.score_min 0.3; rules.score_min 0.7" in told
 
 
+def test_a_setting_that_reports_nothing_at_all_is_not_precise() -> None:
+    """Nothing that it says is wrong, and no recall is left: an aim that this reached would end with the exit code 0."""
+    silent, present = point(0.9, outcome("a", [False] * 5)), point(None, outcome("a", [True] * 5, wrong=5))
+    choice = choose_point([present, silent], TuningAim("precision", 0.9))
+    assert (choice.point, choice.reached) == (present, False)
+
+
 def test_the_other_aims() -> None:
     strict = point(0.8, outcome("a", [True] * 6 + [False] * 4, wrong=0))
     loose = point(0.3, outcome("a", [True] * 10, wrong=10))

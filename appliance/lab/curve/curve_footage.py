@@ -23,7 +23,7 @@ from appliance.config import CameraConfig, DecisionConfig, Rule
 from appliance.evidence.frame_selection import EvidenceMoment, encoded_image, order_image, plan_evidence, select_moments
 from appliance.lab.curve.ranking import LabelledIncident
 from appliance.media.stills import make_image
-from appliance.replay.replay_plan import ReplayOptions, ReplayPlan, clip_input, with_conditions
+from appliance.replay.replay_plan import ReplayOptions, ReplayPlan, clip_input, with_conditions, with_stood_before
 from appliance.replay.replay_report import format_time
 from appliance.replay.replay_result import ReplayResult
 from appliance.replay.replay_routing import FrameHistory
@@ -34,7 +34,7 @@ from appliance.rules.reportable import rule_event
 from appliance.scenario.expectations import Expectation, expectations_of
 from appliance.scenario.ground_truth import BoxesSpool, read_truth, shaken_truth, true_frame_boxes
 from appliance.scenario.scenario_loader import ScenarioPart, ScenarioPlan, with_uplink
-from appliance.scenario.scenario_runner import DetectorCache
+from appliance.scenario.scenario_runner import DetectorCache, stood_before_of
 from appliance.scenario.scenario_verdicts import scenario_answers
 from appliance.types import Alert, AlertChange, Event, FrameBoxes, Route, StreamHeader, TrackedObject
 from appliance.uplink.jetstream_publisher import NatsMessage, chunk_message
@@ -369,8 +369,9 @@ def replay_footage(plan: ScenarioPlan, models: DetectorCache, clock: Clock) -> t
             recorder = BaselineRecorder(config, part.camera, detector.name)
             spool = stack.enter_context(BoxesSpool())
             replay_input = clip_input(part.clip, config, part.camera, detector)
-            replay_plan = with_conditions(
-                ReplayPlan((replay_input,), config, detector, verdict_source=answers), plan.conditions
+            replay_plan = with_stood_before(
+                with_conditions(ReplayPlan((replay_input,), config, detector, verdict_source=answers), plan.conditions),
+                stood_before_of(plan, part.camera),
             )
             options = ReplayOptions(clock, workers=models.detector_threads(config), observer=recorder.record)
             (result,) = play(replay_plan, spool, options)

@@ -260,6 +260,8 @@ def _left_out(points: Sequence[OperatingPoint], aim: TuningAim) -> EventFigures 
 
 
 def _value(figures: EventFigures, name: Literal["recall", "precision"]) -> float:
-    """Return the figure; 1 where there was nothing to observe."""
+    """Return the figure; 1 where there was nothing to observe, but 0 where only silence was precise."""
     value = (figures.recall if name == "recall" else figures.precision).value
-    return 1.0 if value is None else value
+    if value is None:
+        return 0.0 if name == "precision" and figures.recall.of else 1.0
+    return value
