@@ -112,8 +112,8 @@ class NatsServer:
                 [self._binary.path, "-c", config, "--ports_file_dir", self._folder], stdout=log, stderr=log
             )
         until(lambda: self._listens() or process.poll() is not None, START_S_MAX, "nats-server listens")
-        said = self.log()[-500:]
-        assert process.poll() is None or "address already in use" in said, f"nats-server ended: {said}"
+        output = self.log()[-500:]
+        assert process.poll() is None or "address already in use" in output, f"nats-server ended: {output}"
         return process.poll() is None
 
     def _listens(self) -> bool:

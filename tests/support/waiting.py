@@ -68,11 +68,11 @@ def holds(condition: Callable[[], object], seconds: float, what: str | Callable[
 def _pauses(seconds: float, what: str | Callable[[], object], every_s: float) -> Iterator[float]:
     """Yield the pause after each look in vain; fail when the time is over."""
     given_s = min(seconds * PATIENCE, max(seconds, FAIL_S * max(1.0, tasks_a_core() / RUN_LOAD)))
-    looks_at = time.monotonic()
-    deadline = looks_at + given_s
-    while (looked := time.monotonic()) < deadline:
-        pause_s = max(every_s, min(PAUSES * (looked - looks_at), PAUSE_S_MAX))
-        looks_at = looked + pause_s
+    began = time.monotonic()
+    deadline = began + given_s
+    while (now := time.monotonic()) < deadline:
+        pause_s = max(every_s, min(PAUSES * (now - began), PAUSE_S_MAX))
+        began = now + pause_s
         yield pause_s
     raise AssertionError(f"it did not happen within {given_s:.0f} s: {what() if callable(what) else what}")
 
