@@ -41,6 +41,7 @@ class RetentionTuning:
 
     Attributes:
         sweep_every_s: files without a row are rare, and looking for them reads every folder.
+        evidence_every_s: all alerts are looked through for evidence that is too old: 0.7 s with a million of them.
         clock_settle_s: for so long after a step of the wall clock nothing is deleted for its age.
         boxes_per_batch: rows of one camera in one transaction.
         alerts_per_run: alerts whose evidence one run deletes.
@@ -48,6 +49,7 @@ class RetentionTuning:
     """
 
     sweep_every_s: float = 3600.0
+    evidence_every_s: float = 60.0
     clock_settle_s: float = 600.0
     boxes_per_batch: int = 20_000
     alerts_per_run: int = 200
@@ -111,6 +113,7 @@ class Retention:
         self._steps = ClockStepDetector(self._clock)
         self._distrust_until = float("-inf")
         self._swept_at = self._clock.monotonic()
+        self._evidence_at = float("-inf")
         self._repeats = LogThrottle(logger, self._clock, every_s=600.0)
         self._deletions = DeletionLedger(db)
         self._pruner = SegmentPruner(db, root, self._deletions)
@@ -151,7 +154,10 @@ class Retention:
         now = self._clock.now()
         for camera in self._usage().cameras("continuous"):
             self._pruner.prune("age", before_t=now - self._limits.camera(camera).keep_s, camera=camera)
-        self._evidence += delete_old_evidence(self._db, self._root, self._deletions, self._limits)
+        if self._clock.monotonic() >= self._evidence_at:
+            old = delete_old_evidence(self._db, self._root, self._deletions, self._limits)
+            self._evidence += old
+            self._evidence_at = self._clock.monotonic() + (0 if old else TUNING.evidence_every_s)
         self._evidence += delete_unwanted_evidence(self._db, self._root, self._deletions, self._undo_delete_s)
         prune_side_rows(self._db, self._limits.evidence_s)
         prune_decisions(self._db, self._limits.evidence_s)

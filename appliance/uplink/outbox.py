@@ -210,6 +210,11 @@ class Outbox:
                 self._audit.record_part(row, media, "given up")
             return paths
 
+    def drop_all(self, rows: Sequence[EscalationRow], why: str) -> list[list[str] | None]:
+        """`drop` each of them, in one transaction: one flush of the disk instead of as many."""
+        with self._db.transaction():
+            return [self.drop(row, why) for row in rows]
+
     def _expire(self, row: EscalationRow, age_s: float) -> None:
         """End an escalation that is too old.
 
@@ -290,16 +295,18 @@ class OutboxQuota:
         if over <= 0:
             return 0
         why = f"the outbox is over {self._mb_max:g} MB (uplink.outbox_mb_max), and this was the least urgent"
+        chosen: list[tuple[EscalationRow, int]] = []
         for row, size in self._outbox.queue.least_urgent(DROPS_PER_RUN):
             if over <= 0:
                 break
-            paths = self._outbox.drop(row, why)
+            chosen.append((row, size))
+            over -= size
+        for (row, size), paths in zip(chosen, self._outbox.drop_all([row for row, _ in chosen], why), strict=True):
             if paths is None:
                 continue
             self._delete(paths)
             self._meter.add(row.camera, Metric(MetricName.OUTBOX_DROPPED), 1)
             self._meter.add(row.camera, Metric(MetricName.OUTBOX_DROPPED_BYTES), size)
-            over -= size
             count += 1
         self.dropped += count
         logger.warning("%d escalations were given up: %s", count, why)

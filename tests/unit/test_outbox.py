@@ -432,6 +432,18 @@ def test_48_hours_without_a_link_fit_in_the_room_there_is(harness: OutboxHarness
     assert harness.next_ready(3)[1].alert == "q0", "then the gravest, the oldest first"
 
 
+def test_room_is_made_in_one_transaction(harness: OutboxHarness) -> None:
+    with harness.db.transaction():
+        for n in range(150):
+            harness.ask(f"q{n}", "info", b"%d" % n * 1000)
+            (harness.folder / f"q{n}-0.jpg").write_bytes(b"x")
+    log = harness.folder / "vedette.db-wal"
+    before, page = log.stat().st_size, 4096
+    assert OutboxQuota(harness.outbox, harness.folder, 0.001, Meter(harness.db, "run")).run_once() == 150
+    assert log.stat().st_size - before < 150 * page
+    assert list(harness.folder.glob("*.jpg")) == []
+
+
 def test_a_file_that_the_page_shows_stays_when_its_escalation_is_given_up(harness: OutboxHarness) -> None:
     harness.ask("a", "info", b"still")
     (harness.folder / "a-0.jpg").write_bytes(b"still")
