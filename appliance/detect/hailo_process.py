@@ -300,7 +300,7 @@ class HailoProcess:
             return False
         try:
             session = HelperSession(self._python, self._asked, START_S)
-        except HelperFailed as error:
+        except (HelperFailed, OSError) as error:  # OSError: no free files or memory, which passes
             self._session.loss = str(error)
             return False
         if (session.description.input, session.description.outputs) != (

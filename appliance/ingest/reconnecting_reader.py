@@ -223,7 +223,8 @@ class ReconnectingReader:
             self._dry = taken > 0 and received - received_before < DRY_SHARE * taken
             self._arrived_at = self._arrived_at if self._dry else now
             quiet_s = now - min(self._packet_at, self._arrived_at)
-            stalled = self._state == "live" and quiet_s > self._silent_after_s and not self._waiting
+            silent_after_s = max(self._silent_after_s, 3 * self._usual_s)  # some send fewer frames than they announce
+            stalled = self._state == "live" and quiet_s > silent_after_s and not self._waiting
         if stalled:
             self._set_state("stalled", f"connected, but no picture for {quiet_s:.0f} s")
 

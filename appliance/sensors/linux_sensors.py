@@ -112,16 +112,17 @@ class RaplCounters:
         ]
 
     def read(self) -> SensorReading:
-        found = []
+        found: list[EnergyReading] = []
         for zone in self._zones:
             energy, most = number_of(zone / "energy_uj"), number_of(zone / "max_energy_range_uj")
             if energy is None:
                 continue
             name = text_of(zone / "name") or zone.name
+            shown = f"RAPL {name}"
+            if any(each.name == shown for each in found):  # the memory of a second processor
+                shown += f" ({zone.name})"
             found.append(
-                EnergyReading(
-                    f"RAPL {name}", name == "psys", joules=energy * MICRO, wraps_j=most * MICRO if most else None
-                )
+                EnergyReading(shown, name == "psys", joules=energy * MICRO, wraps_j=most * MICRO if most else None)
             )
         return SensorReading(energy=tuple(found))
 

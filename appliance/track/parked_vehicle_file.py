@@ -25,6 +25,7 @@ logger = logging.getLogger(__name__)
 
 FOLDER = "parked"  # in the storage folder
 BYTES_MAX = 256 * 1024  # some hundred parked vehicles with their patches
+KIND_CHARS_MAX = 256  # networks with free prompts have sentences for names; longer ones are not kept
 # Storage may be an SD card: what came or went is written within a minute, that it is still there every ten.
 WRITE_EVERY_S = 60.0
 RENEW_EVERY_S = 600.0  # an SD card wears out by writing; after a kill patches are as old as this
@@ -38,7 +39,7 @@ class _ObjectInFile(BaseModel):
 
     model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
 
-    kind: Annotated[str, Field(min_length=1, max_length=64)]
+    kind: Annotated[str, Field(max_length=KIND_CHARS_MAX)]
     box: tuple[_Share, _Share, _Share, _Share]
     t_first: _Seconds
     t_last: _Seconds
@@ -88,7 +89,8 @@ class ParkedVehiclesStore:
     def _write(self) -> None:
         self._tried_at = self._clock.monotonic()
         written = (self.objects.changes, self._newest())
-        content = _File(places=[_to_file(each) for each in self.objects.snapshot()])
+        kept = [each for each in self.objects.snapshot() if len(each.kind) <= KIND_CHARS_MAX]
+        content = _File(places=[_to_file(each) for each in kept])
         temporary = self._path.with_suffix(".new")
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import errno
 import importlib.util
 import json
 import os
@@ -101,6 +102,26 @@ def test_a_helper_that_is_killed_is_started_again_and_the_same_is_seen(
         detect_until_it_fails(looker)
     until(lambda: runtime.process.starts == 2 and not runtime.process.loss)
     np.testing.assert_array_equal(looker.detect([red()])[0].boxes, before.boxes)
+
+
+def test_a_process_without_free_files_starts_the_helper_again_once_it_has_some(
+    looker: NetworkDetector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make, refused = os.memfd_create, list(range(3))
+
+    def scarce(name: str, flags: int) -> int:
+        if refused:
+            refused.pop()
+            raise OSError(errno.EMFILE, "Too many open files")
+        return make(name, flags)
+
+    monkeypatch.setattr(os, "memfd_create", scarce)
+    runtime = looker.runtime
+    assert isinstance(runtime, HailoRuntime)
+    os.kill(runtime.process.pid, signal.SIGKILL)
+    until(lambda: runtime.process.starts == 2 and not runtime.process.loss)
+    assert not refused
+    assert len(looker.detect([red()])[0]) == len(THINGS)
 
 
 def test_a_device_that_is_lost_is_an_error_until_it_is_back(looker: NetworkDetector, device: FakeDevice) -> None:

@@ -18,7 +18,7 @@ from appliance.dashboard.deps import CoreProbes
 from appliance.health.load_shedding import LoadShedding, SheddingStep
 from appliance.savings.bytes_saved import EnergyAccount
 from appliance.sensors.appliance_sensors import ApplianceSensors, SensorStatus
-from appliance.sensors.linux_sensors import MemoryReading, MemorySensor
+from appliance.sensors.linux_sensors import MemoryReading, MemorySensor, RaplCounters
 from appliance.sensors.readings import EnergyMeter, EnergyReading, SensorReading
 from appliance.store.database import Database
 from appliance.store.meter import Meter, Metric, MetricName
@@ -97,6 +97,25 @@ def test_each_joule_is_counted_once() -> None:
     assert used.joules == {"Jetson VDD_IN": 14.0}, "what measures all of the box makes its parts superfluous"
     assert meter.add((rail(8.0),), 17.0 + 61) is None, "a pause in which anything may have been"
     assert meter.add((), 80.0) is None
+
+
+def test_the_memory_of_each_of_two_processors_is_counted(tmp_path: Path) -> None:
+    """The kernel calls both `dram`."""
+    meter, zones = EnergyMeter(), "sys/class/powercap/intel-rapl"
+    files = {f"{zones}:{n}/name": f"package-{n}" for n in (0, 1)} | {f"{zones}:{n}:0/name": "dram" for n in (0, 1)}
+    counts = {
+        f"{zones}:0/energy_uj": 1,
+        f"{zones}:1/energy_uj": 2,
+        f"{zones}:0:0/energy_uj": 4,
+        f"{zones}:1:0/energy_uj": 8,
+    }
+    write_files(tmp_path, files | dict.fromkeys(counts, "1000000"))
+    sensor = RaplCounters(tmp_path)
+    assert meter.add(sensor.read().energy, 0.0) is None
+    write_files(tmp_path, {path: str(1_000_000 * (1 + joules)) for path, joules in counts.items()})
+    used = meter.add(sensor.read().energy, 1.0)
+    assert used is not None
+    assert used.watts == pytest.approx(15)
 
 
 def test_the_monitor_counts_what_was_drawn_and_for_how_many_cameras(tmp_path: Path) -> None:

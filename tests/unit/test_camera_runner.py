@@ -229,6 +229,24 @@ def test_a_pause_of_a_connection_that_held_is_a_gap(ten: Path, pause_s: float, g
         assert reason == "connected, but no picture came"
 
 
+def test_a_camera_that_sends_a_picture_in_two_seconds_is_not_stalled_between_them(tmp_path: Path) -> None:
+    """It announces 25 a second, or nothing, and sends fewer by night."""
+    clock, told = ManualClock(), [0]
+
+    class Seldom(ScriptedSource):
+        def packets(self) -> Iterator[VideoPacket]:
+            for packet in super().packets():
+                for _ in range(4):
+                    clock.advance(0.5)
+                    reader.check_silence()
+                told.append(len(listener.states))
+                yield replace(packet, t=clock.now())
+
+    reader, _, listener, _ = a_reader(Seldom(clip(tmp_path / "c.mp4", 40)), clock)
+    reader.run()
+    assert told[10] == told[-1], "once it is known"
+
+
 def test_a_clip_that_does_not_loop_ends_without_a_gap(ten: Path) -> None:
     reader, sink, listener, _ = a_reader(ScriptedSource(ten))
     reader.run()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +39,18 @@ def test_what_was_parked_is_known_after_a_restart(tmp_path: Path) -> None:
     assert known.patch is not None
     assert was is not None
     assert patch_correlation(known.patch, was) > 0.999
+
+
+def test_a_class_with_a_sentence_for_a_name_does_not_end_the_process(tmp_path: Path) -> None:
+    """Networks with free prompts have such names; a network's own metadata may hold an empty one."""
+    sentence = "a person in a yellow high-visibility vest and a white hard hat who stands"
+    before = ParkedVehiclesStore(tmp_path, "gate", ManualClock())
+    for number, kind in enumerate((sentence, "", "x" * 5000)):
+        before.objects.park(replace(place(0.1 * number), kind=kind))
+    before.close()
+    assert [each.kind for each in ParkedVehiclesStore(tmp_path, "gate", ManualClock()).objects.snapshot()] == [
+        sentence, "",
+    ]  # fmt: skip
 
 
 def test_each_camera_has_its_own(tmp_path: Path) -> None:
