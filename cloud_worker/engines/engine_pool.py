@@ -282,7 +282,7 @@ class EnginePool:
         """Ask a trial question; return the outcome in a sentence."""
         try:
             description = await pooled.engine.check()
-        except Exception as error:  # noqa: BLE001 - a fault of one engine's probe would end the probes of all
+        except Exception as error:  # a fault of one engine's probe would end the probes of all
             if not isinstance(error, VedetteError):
                 logger.exception("a fault in the worker while probing the engine %s", pooled.name)
             pooled.circuit.delay_probe()
