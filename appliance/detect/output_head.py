@@ -128,9 +128,15 @@ def filter_and_sort(found: Detections, score_min: float) -> Detections:
 def to_detections(
     boxes: NDArray[np.generic], scores: NDArray[np.generic], class_ids: NDArray[np.generic]
 ) -> Detections:
-    """Return detections, contiguous, from whatever dtypes a network answered with."""
-    return Detections(
+    """Return detections, contiguous, from whatever dtypes a network answered with.
+
+    A box that is not finite (a network in float16 overflows) is left out here: among the others it would suppress them
+    all, and clipped to the frame it would be all of it.
+    """
+    found = Detections(
         np.ascontiguousarray(boxes, np.float32).reshape(-1, 4),
         np.minimum(np.ascontiguousarray(scores, np.float32).reshape(-1), 1.0),
         np.ascontiguousarray(class_ids, np.int32).reshape(-1),
     )
+    finite = np.asarray(np.isfinite(found.boxes).all(axis=1), np.bool_)
+    return found if finite.all() else found.select(finite)

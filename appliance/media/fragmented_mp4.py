@@ -32,10 +32,13 @@ class FragmentError(EvidenceError):
 
 @dataclass(frozen=True, slots=True)
 class _Track:
+    """begin_s: the track's own time at the file's time 0, by its edit list; negative: it begins later than the file."""
+
     number: int
     timescale: int
     codec: str
     video: bool
+    begin_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +150,8 @@ class FragmentReader:
 
     def _move(self, data: bytearray, sample: _Sample) -> None:
         track = self._tracks[sample.track]
-        offset = round((self._t_start - (self._base_s or 0.0)) * track.timescale)
+        begin_s = (self._base_s or 0.0) if track.video else track.begin_s
+        offset = round((self._t_start - begin_s) * track.timescale)
         moved = sample.time + offset
         if not 0 <= moved < 2**63:
             raise FragmentError("a fragment is of no time")
@@ -258,9 +262,11 @@ def _read_tracks(moov: bytearray) -> tuple[list[_Track], dict[int, int]]:
     """Return the tracks, and the usual flags of each one's samples. Blank edit lists and name HEVC in place."""
     tracks: list[_Track] = []
     flags: dict[int, int] = {}
+    mvhd, mvhd_end = _find(moov, _HEAD.size, len(moov), b"mvhd")
+    movie_timescale = _u32(moov, mvhd + (20 if _u32(moov, mvhd, mvhd_end) >> 24 else 12), mvhd_end)
     for kind, begin, end in list(_children(moov, _HEAD.size, len(moov))):
         if kind == b"trak":
-            tracks.append(_read_track(moov, begin, end))
+            tracks.append(_read_track(moov, begin, end, movie_timescale))
         elif kind == b"mvex":
             for inner, at, inner_end in _children(moov, begin, end):
                 if inner == b"trex":
@@ -268,9 +274,11 @@ def _read_tracks(moov: bytearray) -> tuple[list[_Track], dict[int, int]]:
     return tracks, flags
 
 
-def _read_track(moov: bytearray, begin: int, end: int) -> _Track:
-    for kind, at, _ in _children(moov, begin, end):
+def _read_track(moov: bytearray, begin: int, end: int, movie_timescale: int) -> _Track:
+    edits = (0, 0)
+    for kind, at, edts_end in _children(moov, begin, end):
         if kind == b"edts":
+            edits = _read_edits(moov, at, edts_end)
             moov[at - 4 : at] = b"free"
     tkhd, tkhd_end = _find(moov, begin, end, b"tkhd")
     number = _u32(moov, tkhd + (20 if _u32(moov, tkhd, tkhd_end) >> 24 else 12), tkhd_end)
@@ -285,7 +293,23 @@ def _read_track(moov: bytearray, begin: int, end: int) -> _Track:
     kind, at, entry_end = entries[0]
     if kind == b"hev1":
         moov[at - 4 : at] = kind = b"hvc1"
-    return _Track(number, timescale, _codec(moov, kind, at, entry_end), video)
+    begin_s = edits[0] / timescale - edits[1] / (movie_timescale or 1)
+    return _Track(number, timescale, _codec(moov, kind, at, entry_end), video, begin_s)
+
+
+def _read_edits(moov: bytearray, begin: int, end: int) -> tuple[int, int]:
+    """Return the media time that an edit list begins with, and how much is empty before it, in the movie's units."""
+    elst, elst_end = _find(moov, begin, end, b"elst")
+    wide, empty = _u32(moov, elst, elst_end) >> 24, 0
+    side, at = (8 if wide else 4), elst + 8
+    for _ in range(_u32(moov, elst + 4, elst_end)):
+        if at + 2 * side + 4 > elst_end:
+            raise FragmentError("an edit list is too short")
+        length, media = (int.from_bytes(moov[n : n + side], "big", signed=True) for n in (at, at + side))
+        if media >= 0:
+            return media, empty
+        empty, at = empty + length, at + 2 * side + 4
+    return 0, empty
 
 
 def _codec(moov: bytearray, kind: bytes, begin: int, end: int) -> str:

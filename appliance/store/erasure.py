@@ -70,6 +70,11 @@ _SETTLED = f"""t_end IS NOT NULL AND NOT EXISTS (SELECT 1 FROM evidence WHERE al
     AND NOT EXISTS (SELECT 1 FROM escalation WHERE alert = alert.id AND {in_states(UNSETTLED)})"""
 
 
+# So many rows at a time that the core waits for tenths of a second: a camera has a million frames in two days.
+_ERASE_BOXES = """DELETE FROM boxes WHERE camera = ?1 AND t BETWEEN ?2 AND min(?3, coalesce(
+    (SELECT t FROM boxes WHERE camera = ?1 AND t >= ?2 ORDER BY t LIMIT 1 OFFSET 20000), 9e15))"""
+
+
 class SpanEraser:
     """Erases spans of one camera. Any thread; raises StoreError. Holds no state but the database."""
 
@@ -134,7 +139,8 @@ class SpanEraser:
         whole = [PrunableSegment.of(row) for row in rows if row["complete"]]
         done = delete_files(self._root, whole, float("inf"), "person", deletions, logger.warning)
         delete_rows(self._db, deletions, done.paths)
-        return done.files, done.bytes, [row["path"] for row in rows if row["path"] not in set(done.paths)]
+        gone = set(done.paths)
+        return done.files, done.bytes, [row["path"] for row in rows if row["path"] not in gone]
 
     def _erase_alert(self, camera: str, alert: str) -> int:
         """Delete an alert with all that is stored of it; return how many files went."""
@@ -154,10 +160,11 @@ class SpanEraser:
 
     def _erase_rest(self, camera: str, t0: float, t1: float) -> tuple[int, int, list[Unreached]]:
         """Delete boxes, events without an alert, activity and exports; name the exports that somebody took."""
-        span = (camera, t0, t1)
+        span, frames = (camera, t0, t1), 0
         taken: list[Unreached] = []
+        while gone := self._db.execute(_ERASE_BOXES, span):
+            frames += gone
         with self._db.transaction() as connection:
-            frames = connection.execute("DELETE FROM boxes WHERE camera = ? AND t BETWEEN ? AND ?", span).rowcount
             connection.execute("DELETE FROM event WHERE alert IS NULL AND camera = ? AND t BETWEEN ? AND ?", span)
             connection.execute(
                 "DELETE FROM activity WHERE camera = ? AND minute BETWEEN ? AND ?",

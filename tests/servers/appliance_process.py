@@ -7,14 +7,13 @@ import re
 import signal
 import subprocess
 import sys
-import threading
-import time
 import urllib.request
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from tests.support.unmeasured import UNMEASURED
+from tests.support.waiting import until
 
 START_S_MAX = 120.0
 STOP_S_MAX = 100.0
@@ -60,11 +59,9 @@ class ApplianceProcess:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "appliance", "run", "--config", str(self.config)], stderr=log, stdout=log
             )
-        deadline = time.monotonic() + START_S_MAX
-        while not (found := re.search(r"dashboard at (http://\S+?)/?\s", self.log[before:])):
-            assert self._process.poll() is None, self.log
-            assert time.monotonic() < deadline, self.log
-            threading.Event().wait(0.05)
+        address = re.compile(r"dashboard at (http://\S+?)/?\s")
+        found = until(lambda: address.search(self.log, before) or not self.running, START_S_MAX, lambda: self.log)
+        assert isinstance(found, re.Match), self.log
         self._url = found.group(1)
 
     def get(self, path: str) -> Any:

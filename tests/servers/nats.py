@@ -11,7 +11,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,19 +76,8 @@ class NatsServer:
             old.unlink()
         config = self._folder / "server.conf"
         config.write_text(self._config())
-        deadline = time.monotonic() + START_S_MAX
-        while True:
-            with (self._folder / "server.log").open("ab") as log:
-                self._process = subprocess.Popen(
-                    [self._binary.path, "-c", config, "--ports_file_dir", self._folder], stdout=log, stderr=log
-                )
-            try:
-                self._wait()
-                return self
-            except AssertionError as error:  # started again, it finds its port lent to somebody's connection
-                if "address already in use" not in str(error) or time.monotonic() > deadline:
-                    raise
-                time.sleep(0.2)
+        until(lambda: self._starts(config), START_S_MAX, "its port is free", every_s=0.2)
+        return self
 
     def kill(self) -> None:
         """kill -9."""
@@ -117,15 +105,16 @@ class NatsServer:
             lines.append(f"authorization {{ token: {json.dumps(self._token)} }}")
         return "\n".join([*lines, self._extra, ""])
 
-    def _wait(self) -> None:
-        process = self._process
-        assert process is not None
-
-        def listens() -> bool:
-            assert process.poll() is None, f"nats-server ended: {self.log()[-500:]}"
-            return self._listens()
-
-        until(listens, START_S_MAX, "nats-server listens")
+    def _starts(self, config: Path) -> bool:
+        """Return once it listens; False if the port is lent to somebody's connection since it was stopped."""
+        with (self._folder / "server.log").open("ab") as log:
+            self._process = process = subprocess.Popen(
+                [self._binary.path, "-c", config, "--ports_file_dir", self._folder], stdout=log, stderr=log
+            )
+        until(lambda: self._listens() or process.poll() is not None, START_S_MAX, "nats-server listens")
+        output = self.log()[-500:]
+        assert process.poll() is None or "address already in use" in output, f"nats-server ended: {output}"
+        return process.poll() is None
 
     def _listens(self) -> bool:
         if not self.port:

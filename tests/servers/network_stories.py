@@ -134,8 +134,7 @@ def edge_only(folder: Path) -> None:
     leave_identifiers()
     with camera(folder), box(folder, site_text(folder)) as running:
         vedette("check", running.config, expects="edge only, nothing leaves this appliance")
-        until(lambda: alerts(running), 60)
-        alert = alerts(running)[-1]
+        alert = until(lambda: alerts(running), 60)[-1]
         for page in ("/", "/cameras", "/live", "/system", "/storage", "/settings", f"/alerts/{alert['id']}"):
             assert fetch(running, page)
         for media in (alert["clip"], alert["still"], f"/api/v1/cameras/gate/frame?t={alert['t_start']}"):
@@ -150,12 +149,11 @@ def edge_only(folder: Path) -> None:
 def store(folder: Path) -> None:
     """The commands that work on what a box has stored."""
     with camera(folder), box(folder, site_text(folder)) as running:
-        until(lambda: alerts(running), 60)
-        alert = alerts(running)[-1]["id"]
-        post(running, f"/api/v1/alerts/{alert}/review", {"review": "reviewed"})
+        alert = until(lambda: alerts(running), 60)[-1]
+        post(running, f"/api/v1/alerts/{alert['id']}/review", {"review": "reviewed"})
     at = ("--config", folder / "site.yaml")
-    time.sleep(3)  # a clip that ended just now is said to be still recorded, for a second or two
-    vedette("scenario", "keep", alert, *at, "--name", "visit")
+    until(lambda: time.time() > alert["t_end"] + 3, what="a post-roll of 1 s is over, and was written 2 s ago at least")
+    vedette("scenario", "keep", alert["id"], *at, "--name", "visit")
     vedette("scenario", "list", *at, expects="visit")
     vedette("scenario", "delete", "visit", *at)
     vedette("calibrate", *at)

@@ -24,6 +24,7 @@ from cloud_worker.config import RedetectEngine, SpotConfig, StatusConfig, Stream
 from cloud_worker.escalation_handler import ArchivePort
 from cloud_worker.judge import Engine, Judge
 from cloud_worker.worker import Worker
+from tests.support.waiting import until_async
 
 
 class ScriptedDetector:
@@ -108,8 +109,8 @@ class WorkerThread:
         link = NatsLink(self._address, "worker", clock)
         self.worker = Worker(self._config, Judge(self._engine, "w1", clock), link, clock, archive=self._archive)
         self._task = asyncio.create_task(self.worker.run())
-        while self._config.status.port is not None and not self.worker.status.port:
-            await asyncio.sleep(0)
+        if self._config.status.port is not None:
+            await until_async(lambda: self.worker.status.port)
         self._ready.set()
         with contextlib.suppress(asyncio.CancelledError):
             await self._task

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterator
+from typing import TypeVar
+
+Found = TypeVar("Found")
 
 # Deadlines are written for a quiet machine. A busy one may be so many times slower, and nothing is wrong then.
 PATIENCE = 4.0
@@ -19,28 +23,58 @@ PAUSE_S_MAX = 0.25
 
 
 def until(
-    condition: Callable[[], object],
+    condition: Callable[[], Found | None],
     seconds: float = 20.0,
     what: str | Callable[[], object] = "",
     *,
     every_s: float = 0.01,
-) -> None:
-    """Return once `condition()` is true, or fail after `seconds`, times PATIENCE, but after FAIL_S at most.
+) -> Found:
+    """Return what `condition()` returns once that is true, or fail after `seconds`, times PATIENCE, FAIL_S at most.
 
     Beside other work, which the load average tells, FAIL_S grows with it. what: was to happen, or finds out what is so
     instead. every_s: the pause between two looks, at least; see PAUSES.
     """
+    pauses = _pauses(seconds, what or repr(condition), every_s)
+    while not (found := condition()):
+        threading.Event().wait(next(pauses))
+    return found
+
+
+async def until_async(
+    condition: Callable[[], Found | Awaitable[Found | None] | None],
+    seconds: float = 20.0,
+    what: str | Callable[[], object] = "",
+    *,
+    every_s: float = 0.01,
+) -> Found:
+    """Wait as `until` does, but let the event loop run meanwhile. `condition` may return an awaitable."""
+    pauses = _pauses(seconds, what or repr(condition), every_s)
+    while not (found := await each if inspect.isawaitable(each := condition()) else each):
+        await asyncio.sleep(next(pauses))
+    return found
+
+
+def holds(condition: Callable[[], object], seconds: float, what: str | Callable[[], object] = "") -> None:
+    """Return after `seconds` during which `condition()` was always true; fail as soon as it is not."""
+    ends = time.monotonic() + seconds
+
+    def is_over() -> bool:
+        assert condition(), f"it did not last for {seconds:g} s: {what() if callable(what) else what or condition}"
+        return time.monotonic() >= ends
+
+    until(is_over, seconds, every_s=0.05)
+
+
+def _pauses(seconds: float, what: str | Callable[[], object], every_s: float) -> Iterator[float]:
+    """Yield the pause after each look in vain; fail when the time is over."""
     given_s = min(seconds * PATIENCE, max(seconds, FAIL_S * max(1.0, tasks_a_core() / RUN_LOAD)))
-    deadline = time.monotonic() + given_s
-    while True:
-        began = time.monotonic()
-        if condition():
-            return
-        looked = time.monotonic()
-        if looked >= deadline:
-            reported = what() if callable(what) else what
-            raise AssertionError(f"it did not happen within {given_s:.0f} s: {reported or condition}")
-        threading.Event().wait(max(every_s, min(PAUSES * (looked - began), PAUSE_S_MAX)))
+    began = time.monotonic()
+    deadline = began + given_s
+    while (now := time.monotonic()) < deadline:
+        pause_s = max(every_s, min(PAUSES * (now - began), PAUSE_S_MAX))
+        began = now + pause_s
+        yield pause_s
+    raise AssertionError(f"it did not happen within {given_s:.0f} s: {what() if callable(what) else what}")
 
 
 def tasks_a_core() -> float:

@@ -7,14 +7,14 @@ import contextlib
 import itertools
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import nats
 import pytest
-from test_escalation_nats import ask_broker, quiet
+from test_escalation_nats import ask_broker, left_in_queue, quiet
 
 from appliance import wire
 from benchmarks.instant_worker import Instant
@@ -76,7 +76,8 @@ class Attack:
     tries: int = 0
     heard: list[tuple[str, bytes]] = field(default_factory=list)
 
-    async def run(self, url: str) -> None:
+    async def run(self, url: str, worked_off: Callable[[], None]) -> None:
+        """Try everything at `url`. worked_off: returns when the worker has dealt with all that was let in."""
         client = await nats.connect(url, allow_reconnect=False, inbox_prefix=f"_INBOX.{ME}", error_cb=quiet)
         try:
             await self._listen(client)
@@ -91,8 +92,9 @@ class Attack:
                 for subject in (f"vedette.{ME}.escalation.high", f"vedette.{ME}.media.x.0"):
                     self.tries += 1
                     await client.publish(subject, b"mine", inbox, headers={"Nats-Msg-Id": name})
-            await client.flush()
-            await asyncio.sleep(0.5)
+            for subject in (f"vedette.{ME}.escalation.high", f"vedette.{ME}.media.x.0"):
+                await client.request(subject, b"last", timeout=20)  # answered after all that came before it
+            await asyncio.to_thread(worked_off)
         finally:
             await client.close()
 
@@ -214,7 +216,7 @@ def attack(tmp_path: Path, config: str) -> tuple[Attack, list[str]]:
             media = [each.ref.id for name in (first, *coming) for each in there.outbox.media_of(name)]
             before = {stream: stored(all_rights, stream) for stream in STREAMS}
             tried = Attack((first, *coming), tuple(media))
-            asyncio.run(tried.run(urls[ME]))
+            asyncio.run(tried.run(urls[ME], lambda: until(lambda: left_in_queue(all_rights) == 0)))
             for stream, subjects in before.items():
                 new = {subject: n for subject, n in stored(all_rights, stream).items() if n > subjects.get(subject, 0)}
                 doors += [f"injected into {subject} of {stream}" for subject in new if f".{ME}." not in subject]

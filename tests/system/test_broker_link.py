@@ -9,7 +9,6 @@ import os
 import re
 import signal
 import socket
-import threading
 import time
 import urllib.error
 import urllib.request
@@ -29,7 +28,7 @@ from tests.servers.nats import NatsServer, find_nats_servers
 from tests.servers.scripted_broker import GREETING, ScriptedBroker
 from tests.servers.worker import WorkerProcess
 from tests.support.ports import quiet_port
-from tests.support.waiting import PATIENCE, until
+from tests.support.waiting import until, until_async
 
 
 def watch(
@@ -47,11 +46,8 @@ def watch(
         link = NatsLink(address, "test", SystemClock(), choice=choice, serves=serves)
         keeper = asyncio.create_task(link.run())
         try:
-            deadline = time.monotonic() + seconds * PATIENCE
-            while not condition(link):
-                assert not keeper.done(), keeper
-                assert time.monotonic() < deadline, link.state
-                await asyncio.sleep(0.01)
+            await until_async(lambda: condition(link) or keeper.done(), seconds, lambda: link.state)
+            assert not keeper.done(), keeper
         finally:
             await end_tasks(keeper)
         return link
@@ -192,7 +188,6 @@ def test_worker_and_appliance_come_back_after_a_freeze(impatient: NatsServer, tm
                 before = working.log().count("connected to the broker"), box.log.count("connected to the broker")
                 with frozen(working.pid, box.pid):
                     until(lambda stale=stale: stale_connections(impatient) >= stale + 2, 20, "both are given up")
-                    threading.Event().wait(0.5)
                 until(
                     lambda before=before: working.log().count("connected to the broker") > before[0], 30, working.log()
                 )

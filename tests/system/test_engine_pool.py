@@ -26,7 +26,7 @@ from cloud_worker.media_fetch import EvidenceFile
 from tests.servers.nats import NatsServer, find_nats_servers
 from tests.servers.site import evidence_image, ref_of, site
 from tests.servers.worker import WorkerThread
-from tests.support.waiting import until
+from tests.support.waiting import Gate, until, until_async
 
 IMAGE = evidence_image(1)
 
@@ -41,16 +41,14 @@ class TimedEngine:
         self.uses: frozenset[Need] = frozenset({"crop", "frame"})
         self.up, self.failing, self.faulty = True, False, False
         self.calls: Counter[str] = Counter()
-        self.gate = threading.Event()
-        self.gate.set()
+        self.gate = Gate()
 
     async def judge(self, case: JudgeCase) -> Opinion:
         self.calls["begun"] += 1
         self._look()
         if self.failing:
             raise EngineError("it failed at this one")
-        while not self.gate.is_set():
-            await asyncio.sleep(0.01)
+        await self.gate.wait()
         await asyncio.sleep(self.seconds)
         self.calls["ended"] += 1
         return Opinion(decision="rechecked" if self.kind == "detector" else "confirmed", reason="So.", confidence=0.9)
@@ -115,8 +113,7 @@ def test_it_falls_down_the_ladder_says_who_answered_and_climbs_back() -> None:
         with pytest.raises(EngineUnavailable, match="on purpose"):
             await judge.verdict(case())
         large.up = True
-        while not pool.engines[0].is_up:  # by a probe, not by somebody's escalation
-            await asyncio.sleep(0.05)
+        await until_async(lambda: pool.engines[0].is_up, what="a probe finds it, not somebody's escalation")
         assert (await judge.verdict(case())).answered_by == "large"
 
     played(pool, play)
@@ -253,7 +250,7 @@ def test_a_spot_notice_drains_a_worker_within_its_grace(kind: Any, notices: Noti
     broker = NatsServer(find_nats_servers()[0], tmp_path / "nats").start()
     spot = SpotConfig(kind=kind, url=notices.url, every_s=0.1, grace_s=6.5)
     held, other = TimedEngine(), TimedEngine(model="other")
-    held.gate.clear()  # it never ends: what it has in hand is given back in time
+    held.gate.shut()  # it never ends: what it has in hand is given back in time
     leaving = WorkerThread(broker.url, held, spot=spot, concurrency=2, ack_wait_s=30.0).start()
     try:
         with site(tmp_path / "site", broker.url) as one:

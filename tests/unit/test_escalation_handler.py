@@ -22,6 +22,7 @@ from cloud_worker.escalation_handler import EscalationHandler, NullArchive
 from cloud_worker.judge import Judge, JudgeCase, Opinion
 from cloud_worker.metrics import WorkerMetrics
 from tests.servers.site import ref_of
+from tests.support.waiting import until_async
 
 
 class Eye:
@@ -33,8 +34,10 @@ class Eye:
 
     def __init__(self) -> None:
         self.may_answer = asyncio.Event()
+        self.asked = 0
 
     async def judge(self, case: JudgeCase) -> Opinion:
+        self.asked += 1
         await self.may_answer.wait()
         return Opinion(decision="rejected", reason="Nobody.")
 
@@ -45,12 +48,13 @@ class Eye:
 
 
 class Broker:
-    """Link, connection and JetStream in one: holds the evidence `held` by subject; `down`: what it does not store."""
+    """Link, connection and JetStream in one: holds the evidence `held` by subject; `down`: what it refuses to store."""
 
     def __init__(self, held: dict[str, bytes]) -> None:
         self.held = held
         self.down = ""
         self.stored: Counter[str] = Counter()
+        self.refused: Counter[str] = Counter()
 
     async def client(self) -> Broker:
         return self
@@ -64,6 +68,7 @@ class Broker:
     async def publish(self, subject: str, payload: bytes, **given: Any) -> None:
         kind = subject.rsplit(".", 1)[-1]
         if kind == self.down:
+            self.refused[kind] += 1
             raise nats.errors.TimeoutError
         if "Nats-Rollup" in given["headers"]:  # a question whether the id is known, which it never is
             raise nats.js.errors.ServerError(code=500, err_code=10111, description="rollup failed")
@@ -142,7 +147,7 @@ def test_what_is_delivered_again_while_it_is_judged_here_is_no_attempt(escalatio
         made = handler(Broker({wire.media_subject("depot-7", PICTURE.id, 0): b"picture"}), engine)
         first, again = ScriptedDelivery(escalation, 1), ScriptedDelivery(escalation, 2)
         judging = asyncio.create_task(made.handle(cast(Any, first)))
-        await asyncio.sleep(0.01)
+        await until_async(lambda: engine.asked)
         await made.handle(cast(Any, again))
         assert again.said == ["in progress"]
         engine.may_answer.set()
@@ -226,15 +231,8 @@ class SlowBroker(Broker):
 def test_a_worker_that_stood_still_asks_no_model_for_what_another_answered(
     escalation: wire.Escalation, takes_s: float, asked: int
 ) -> None:
-    class Counting(Eye):
-        asked = 0
-
-        async def judge(self, case: JudgeCase) -> Opinion:
-            self.asked += 1
-            return await super().judge(case)
-
     async def main() -> None:
-        clock, engine = ManualClock(), Counting()
+        clock, engine = ManualClock(), Eye()
         engine.may_answer.set()
         made = handler(SlowBroker(held_by(escalation), clock, takes_s), engine, clock)
         delivery = ScriptedDelivery(escalation, 1)
@@ -281,8 +279,7 @@ def test_a_site_that_knows_of_it_has_the_decision_before_the_reason(
         made = handler(broker, engine)
         delivery = ScriptedDelivery(escalation.model_copy(update={"schema_version": schema}), 1)
         judging = asyncio.create_task(made.handle(cast(Any, delivery)))
-        while early and not broker.verdicts:
-            await asyncio.sleep(0)
+        await until_async(lambda: broker.verdicts or not early)
         assert delivery.said == [], "acknowledged once the whole is stored"
         engine.may_answer.set()
         await judging
@@ -305,8 +302,7 @@ def test_a_broker_that_does_not_take_the_early_decision_gets_the_whole(escalatio
         judging = asyncio.create_task(
             handler(broker, engine).handle(cast(Any, delivery := ScriptedDelivery(escalation, 1)))
         )
-        for _ in range(50):
-            await asyncio.sleep(0)
+        await until_async(lambda: broker.refused["verdict"])
         broker.down = ""
         engine.may_answer.set()
         await judging

@@ -105,6 +105,21 @@ def test_numbers_that_are_no_numbers_make_no_boxes() -> None:
     assert len(found) <= 1
 
 
+@pytest.mark.parametrize("wrong", [np.inf, -np.inf, np.nan, 3e38])
+def test_a_box_that_overflowed_hides_no_other_and_is_not_the_whole_frame(wrong: float) -> None:
+    columns = np.zeros((1, 5, 3549), np.float32)
+    people = [(50, 50), (50.5, 50), (200, 200), (200.5, 200)]  # each of two twice
+    for n, (x, y) in enumerate(people):
+        columns[0, :, n] = [x, y, 40, 80, 0.8]
+    columns[0, :, 5] = [100, 100, wrong, wrong, 0.9]
+    head = yolo_detr_ssd_heads.choose_head(answer((1, 5, 3549)))
+    with np.errstate(over="ignore"):
+        found = head.decode({"o0": columns}, 0.2)
+    assert sorted((found.boxes[:, 0] + 20).tolist())[-2:] == pytest.approx([50, 200], abs=0.5)
+    if not np.isfinite(wrong):
+        assert len(found) == 2
+
+
 def test_one_object_with_two_labels_is_one_object_for_detr() -> None:
     head = yolo_detr_ssd_heads.DetrHead("l", "b", "s")
     outputs = {

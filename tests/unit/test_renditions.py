@@ -6,7 +6,7 @@ import asyncio
 import io
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import av
@@ -25,9 +25,11 @@ from appliance.media.rendition import make_rendition
 from tests.support import numbered_footage
 from tests.support.dashboard_site import Site
 from tests.support.prometheus_text import samples
+from tests.support.waiting import until, until_async
 
 T0 = 1_700_000_040.0
 PATIENCE = 60.0
+Source = Callable[[], Awaitable[Path]]
 ASKED = f"/api/v1/cameras/gate/recording?from={T0 + 1.5}&to={T0 + 4}&codec=h264"
 
 
@@ -48,12 +50,15 @@ def client(site: Site) -> Iterator[TestClient]:
 
 
 def until_made(client: TestClient, url: str) -> dict[str, object]:
-    ends = time.monotonic() + PATIENCE
-    while (answer := client.get(url)).status_code == 202:
-        assert 0 <= answer.json()["progress"] <= 1
-        assert time.monotonic() < ends, "it is never done"
-    assert answer.status_code == 200, answer.text
-    return dict(answer.json())
+    def made() -> dict[str, object] | None:
+        answer = client.get(url)
+        if answer.status_code == 202:
+            assert 0 <= answer.json()["progress"] <= 1
+            return None
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    return until(made)
 
 
 def shown(mp4: bytes) -> list[tuple[int, float]]:
@@ -171,18 +176,19 @@ def clips(site: Site, count: int) -> list[Path]:
     return made
 
 
-async def ask(made: Renditions, path: Path) -> Rendition | float:
-    async def source() -> Path:
+async def ask(made: Renditions, path: Path, source: Source | None = None) -> Rendition | float:
+    async def there() -> Path:
         return path
 
-    return await made.ask(path.name, source)
+    return await made.ask(path.name, source or there)
 
 
-async def finished(made: Renditions, path: Path) -> Rendition:
-    async with asyncio.timeout(PATIENCE):
-        while isinstance(found := await ask(made, path), float):
-            await asyncio.sleep(0.01)
-    return found
+async def finished(made: Renditions, path: Path, source: Source | None = None) -> Rendition:
+    async def done() -> Rendition | None:
+        found = await ask(made, path, source)
+        return None if isinstance(found, float) else found
+
+    return await until_async(done)
 
 
 def test_one_is_made_at_a_time_and_too_many_are_told_to_wait(site: Site) -> None:
@@ -265,15 +271,9 @@ def test_a_store_that_waits_is_said_and_stops_no_conversion_after_it(site: Site)
     async def busy() -> Path:
         raise StoreUnavailable("another program holds the file")
 
-    async def until_it_is_said() -> None:
-        async with asyncio.timeout(PATIENCE):
-            while True:
-                await made.ask(path.name, busy)
-                await asyncio.sleep(0)
-
     async def life() -> None:
         with pytest.raises(StoreUnavailable):
-            await until_it_is_said()
+            await finished(made, path, busy)
         await finished(made, path)
 
     asyncio.run(life())

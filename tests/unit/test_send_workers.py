@@ -15,6 +15,7 @@ from appliance.uplink.jetstream_publisher import ASKED_TOGETHER, JetStreamPublis
 from appliance.uplink.send_queue import QueuedEscalation
 from appliance.uplink.send_workers import FLIGHT_BYTES_MAX, Flight, OutgoingMessage, SendWorkers
 from tests.servers.site import ref_of
+from tests.support.waiting import until_async
 
 
 class Script:
@@ -94,8 +95,7 @@ def test_it_gives_way_for_a_moment_only() -> None:
         script = Script(["live"], ["old 1"])
         script.in_flight = lambda name: name == "live" and not script.arrived.is_set()
         sending = asyncio.create_task(workers(script).run_once())
-        while script.begun != ["live", "old 1"]:
-            await asyncio.sleep(0)
+        await until_async(lambda: script.begun == ["live", "old 1"])
         script.arrived.set()
         await sending
         return script.begun
@@ -108,8 +108,7 @@ def test_together_they_have_a_chunk_in_flight_at_most() -> None:
         script = Script([], [f"old {n}" for n in range(30)], size=FLIGHT_BYTES_MAX // 3)
         script.in_flight = lambda name: name == "old 0"
         sending = asyncio.create_task(workers(script).run_once())
-        while len(script.begun) < 20:
-            await asyncio.sleep(0)
+        await until_async(lambda: len(script.begun) >= 20)
         script.arrived.set()
         assert await sending == 30
         return script

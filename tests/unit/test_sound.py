@@ -26,6 +26,7 @@ from appliance.ingest.recorder import RecordTarget, SegmentRecorder
 from appliance.ingest.rtsp_source import RtspSource
 from appliance.ingest.socket_meter import SocketFinder
 from appliance.media.clips import cut_clip
+from appliance.media.fragmented_mp4 import FragmentReader
 from appliance.media.recorded import RecordedSegment
 from appliance.media.recording_reader import SandboxedReader
 from appliance.media.rendition import make_rendition
@@ -253,10 +254,15 @@ def test_sound_beside_its_pictures_is_kept_and_costs_no_segments(tmp_path: Path,
     rows = {row.path: row for row in heard.of(SegmentRow)}
     lengths = [row.t_end - row.t_start for row in rows.values()]
     assert lengths == pytest.approx([3, 3, 1], abs=0.01)
-    for path in rows:
+    for path, row in rows.items():
         with av.open(str(tmp_path / path)) as written:
             assert next(written.demux(written.streams.video[0])).pts == 0
             assert written.streams.audio
+        fragments = FragmentReader(tmp_path / path, row.t_start).read()
+        live = fragments[0].init.data + b"".join(each.data for each in fragments)
+        with av.open(io.BytesIO(live)) as played:
+            heard_t = next(float(each.pts * each.time_base) for each in played.demux(audio=0) if each.size)
+        assert heard_t - row.t_start == pytest.approx(late_s, abs=0.1), "a live view plays it when it was heard"
 
 
 def test_sound_that_goes_on_does_not_hide_that_the_pictures_stopped(tmp_path: Path) -> None:

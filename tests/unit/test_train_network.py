@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +29,7 @@ from models.train.schedule import rate  # noqa: E402
 from models.train.teacher import YoloxTeacher  # noqa: E402
 from models.train.teacher_cpu import CpuTeacher  # noqa: E402
 from tests.support.painted_set import painted  # noqa: E402
+from tests.support.waiting import until  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 TINY = Design("tiny", 8, (8, 16, 16, 16), (1, 1, 1, 1), ("separable",) * 4, 16)
@@ -242,10 +242,8 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path: Path) -> None
     subprocess.run(whole, cwd=ROOT, env=surroundings, check=True, capture_output=True)
     cut = command(tmp_path / "set", tmp_path / "cut", 24)
     with subprocess.Popen(cut, cwd=ROOT, env=surroundings, stderr=subprocess.DEVNULL, start_new_session=True) as run:
-        deadline = time.monotonic() + 120
-        while not (lines(tmp_path / "cut") and lines(tmp_path / "cut")[-1]["step"] >= 7):  # 5 is saved, 3 is mid-epoch
-            assert run.poll() is None
-            assert time.monotonic() < deadline
+        until(lambda: len(lines(tmp_path / "cut")) >= 7 or run.poll() is not None, 120)  # 5 is saved, 3 is mid-epoch
+        assert run.poll() is None
         os.killpg(run.pid, signal.SIGKILL)
     subprocess.run(cut, cwd=ROOT, env=surroundings, check=True, capture_output=True)
     both = [[(row["step"], row["total"], row["rate"]) for row in lines(tmp_path / name)] for name in ("whole", "cut")]

@@ -17,6 +17,7 @@ from appliance.broker.nats_link import end_tasks
 from appliance.uplink.send_workers import REFUSED_MAX, REFUSED_S, AllowAll
 from appliance.uplink.uplink_service import UplinkLoop
 from tests.servers.site import Site
+from tests.support.waiting import until_async
 
 Publish = Callable[[str], Awaitable[None]]
 
@@ -101,8 +102,7 @@ def test_what_is_due_besides_is_not_put_off_for_as_long_as_the_backlog_is_sent(h
 
     async def main() -> None:
         running = asyncio.create_task(loop_of(here, publish).run())
-        while here.count("ready") and not running.done():
-            await asyncio.sleep(0.01)
+        await until_async(lambda: not here.count("ready") or running.done())
         assert not running.done(), running.exception()
         await end_tasks(running)
 

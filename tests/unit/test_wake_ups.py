@@ -24,6 +24,7 @@ from appliance.store.database import Database
 from appliance.types import CameraState
 from appliance.web import server
 from appliance.web.server import WebServer
+from tests.support.waiting import until, until_async
 
 DEADLINE_S = 80.0
 T0_US = 1_700_000_000_000_000
@@ -151,8 +152,7 @@ def test_a_hub_without_viewers_sleeps_until_the_first_one_comes(monkeypatch: pyt
         before = rounds
         viewer = aiter(hub.join(None))
         first = await asyncio.wait_for(anext(viewer), DEADLINE_S)
-        while rounds == before:
-            await asyncio.sleep(0)
+        await until_async(lambda: rounds > before)
         hub.close()
         await asyncio.wait_for(watching, DEADLINE_S)
         return before, first
@@ -171,9 +171,7 @@ def test_a_server_that_nobody_visits_ticks_once_a_second_and_ends_at_once(monkey
     site = WebServer(app, "127.0.0.1", 0)
     thread = threading.Thread(target=site.run)
     thread.start()
-    started = threading.Event()
-    while not site.started and thread.is_alive():
-        started.wait(0.01)
+    until(lambda: site.started)
     site.stop()
     thread.join(DEADLINE_S / 2)
     assert not thread.is_alive()
