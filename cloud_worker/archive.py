@@ -32,7 +32,7 @@ from appliance.base.errors import UsageError
 from appliance.base.telemetry import LogThrottle
 from appliance.wire import ArchiveLink, MediaRef, Verdict
 from cloud_worker.config import ArchiveConfig
-from cloud_worker.judge import JudgeCase
+from cloud_worker.judge import EVIDENCE_BYTES_MAX, JudgeCase
 
 # Not all errors that botocore raises over an answer it does not understand are of its own tree.
 _ANSWER_ERRORS = (
@@ -49,6 +49,7 @@ _ANSWER_ERRORS = (
 _NEVER = frozenset({400, 401, 403, 404})  # wrong key, no bucket: trying again does not help this object
 ArchiveResult = Literal["stored", "known", "failed", "left_out"]
 LINKS_CHARS_MAX = 32 * 1024  # half of the longest verdict that a broker keeps
+WAITING_BYTES_MAX = 8 * EVIDENCE_BYTES_MAX  # of evidence in memory, until it is stored or given up
 KNOWN_MAX = 8192  # digests of images stored lately, 64 bytes each
 _EXTENSION = {"image/jpeg": "jpg", "image/webp": "webp", "video/mp4": "mp4"}
 
@@ -68,7 +69,7 @@ class NotSigned(Exception):
 
 
 class S3Archive:
-    """Owner of a bounded queue and of the threads that empty it.
+    """Owner of a queue, bounded in verdicts and in bytes, and of the threads that empty it.
 
     Invariant: whoever calls `links` or `put` never waits for the store. counted: called with each object's result,
     from several threads.
@@ -85,7 +86,7 @@ class S3Archive:
         self._throttle = LogThrottle(logger, clock)
         self._stop = threading.Event()
         self._abort = threading.Event()
-        self._under_way = 0
+        self._under_way = self._waiting_bytes = 0
         self._threads = [
             threading.Thread(target=self._run, name=f"archive-{n}", daemon=True) for n in range(settings.threads)
         ]
@@ -125,12 +126,16 @@ class S3Archive:
         return links
 
     def put(self, case: JudgeCase, verdict: Verdict) -> None:
-        try:
-            self._queue.put_nowait((case, verdict))
-        except queue.Full:
+        with self._lock:  # nobody else fills the queue meanwhile
+            fits = self._waiting_bytes + _size(case) <= WAITING_BYTES_MAX and not self._queue.full()
+            if fits:
+                self._waiting_bytes += _size(case)
+                self._queue.put_nowait((case, verdict))
+        if not fits:
             for _ in range(len(case.files) + 1):
                 self._counted("left_out")
-            self._report(f"the archive is {self._settings.waiting_max} verdicts behind; the newest are left out")
+            most = f"{self._settings.waiting_max} verdicts or {WAITING_BYTES_MAX // 2**20} MiB"
+            self._report(f"the archive is {most} behind; the newest are left out")
 
     def waiting(self) -> int:
         return self._queue.qsize() + self._under_way
@@ -153,6 +158,8 @@ class S3Archive:
         with contextlib.suppress(queue.Empty):
             while True:
                 case, _ = self._queue.get_nowait()
+                with self._lock:
+                    self._waiting_bytes -= _size(case)
                 for _ in range(len(case.files) + 1):
                     self._counted("left_out")
         self._bucket.close()
@@ -174,6 +181,7 @@ class S3Archive:
             finally:
                 with self._lock:
                     self._under_way -= 1
+                    self._waiting_bytes -= _size(case)
 
     def _objects(self, case: JudgeCase, verdict: Verdict) -> list[ArchiveObject]:
         kept = f"vedette-keep-days={self._settings.keep_days}&vedette-site={verdict.site}"
@@ -238,6 +246,11 @@ class S3Archive:
     def _prefix(self) -> str:
         prefix = self._settings.prefix.strip("/")
         return f"{prefix}/" if prefix else ""
+
+
+def _size(case: JudgeCase) -> int:
+    """Return the bytes of its evidence."""
+    return sum(len(each.data) for each in case.files)
 
 
 @dataclass(frozen=True, slots=True)

@@ -204,6 +204,9 @@ class NatsLink:
             return True
         except (ConnectFailed, UplinkError):
             return False
+        except Exception:  # it would end the probes, and the link would never return
+            logger.exception("a fault while the region %s was probed", broker.region)
+            return False
         finally:
             await probe.close()
 

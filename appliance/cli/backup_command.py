@@ -99,8 +99,12 @@ def diagnostics_command(site_file: Path, out: Path, log: str, storage: Path | No
     )  # fmt: skip
     try:
         with out.open("xb") as file:
-            for piece in stream_bundle(source):
-                file.write(piece)
+            try:
+                for piece in stream_bundle(source):
+                    file.write(piece)
+            except BaseException:
+                out.unlink(missing_ok=True)  # half a bundle looks like a whole one
+                raise
     except OSError as error:
         raise UsageError(f"{out} cannot be written: {error.strerror}") from None
     print(f"{out}: {out.stat().st_size} bytes, without secrets and images; look through it before it goes to others")

@@ -125,6 +125,8 @@ class ScenarioExporter:
         self._must_be_over(detail, window.t1)
         if len(options.note) > NOTE_LENGTH_MAX:
             raise UsageError(f"the note has {len(options.note)} characters; at most {NOTE_LENGTH_MAX}")
+        if any(each == "\0" or "\ud800" <= each <= "\udfff" for each in options.note):
+            raise UsageError("the note has characters that no text file holds: the scenario could not be read")
         self._must_have_room(detail, window.t0, window.t1)
         with self.store.placing(name) as folder:
             clip = cut_alert_clip(self._archive, self._reader, detail, window, folder / f"{name}.mp4")

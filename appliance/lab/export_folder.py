@@ -193,7 +193,8 @@ _STORED_SUFFIXES = {".jpg"}
 
 def zip_folder(folder: ExportFolder) -> Path:
     """Write `FOLDER.zip`, whole or not at all. Raises DiskWriteError."""
-    target = folder.root.with_name(f"{folder.root.name}.zip")
+    root = folder.root if folder.root.name not in ("", "..") else folder.root.resolve()  # `--to .` has no name
+    target = root.with_name(f"{root.name}.zip")
     temporary = temporary_path(target)
     try:
         with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as out:

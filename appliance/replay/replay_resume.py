@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
-from appliance.base.errors import UsageError
+from appliance.base.errors import SourceError, UsageError
 from appliance.base.json_lines import AppendOnlyFile, whole_bytes
 from appliance.base.local_files import check_output
 from appliance.replay.replay_diff import setting_changes
@@ -91,7 +91,10 @@ class DetectionJournal:
             )
         self.remembered += 1
         self._next = next(self._rows, None)
-        return None if row.found is None else _unpack(row.found)
+        try:
+            return None if row.found is None else _unpack(row.found)
+        except ValueError:  # of base64, or of numbers that are cut off
+            raise self._damaged() from None
 
     def append(self, camera: str, frame: int, found: Detections | None) -> None:
         """Write the detections of one more frame."""
@@ -114,7 +117,10 @@ class DetectionJournal:
             try:
                 yield _row.validate_json(line)
             except ValidationError:
-                raise UsageError(f"{self.path} is damaged; remove it, or leave --resume away to begin anew") from None
+                raise self._damaged() from None
+
+    def _damaged(self) -> UsageError:
+        return UsageError(f"{self.path} is damaged; remove it, or leave --resume away to begin anew")
 
 
 def _pack(found: Detections) -> str:
@@ -124,7 +130,9 @@ def _pack(found: Detections) -> str:
 
 def _unpack(text: str) -> Detections:
     data = base64.b64decode(text)
-    count = len(data) // 24
+    count, rest = divmod(len(data), 24)
+    if rest:
+        raise ValueError("detections are cut off")
     return Detections(
         np.frombuffer(data, "<f4", 4 * count).reshape(count, 4).astype(np.float32),
         np.frombuffer(data, "<f4", count, 16 * count).astype(np.float32),
@@ -189,26 +197,33 @@ class OpenLog:
 
 @contextlib.contextmanager
 def open_log(path: Path, opening: LogHeader, *, resume: bool) -> Iterator[OpenLog]:
-    """Start `path` anew, or resume it. Raises UsageError when it is the log of another replay, OSError."""
+    """Start `path` anew, or resume it. Raises UsageError when it is the log of another replay, OSError.
+
+    Of footage that cannot be read at all no file is left.
+    """
     check_output(path, "a replay log", _LOG_START)
     plain = path.is_file() or not path.exists()
     if resume and not plain:
         raise UsageError(f"{path} is not a file: it cannot be gone on with")
     left = _read_left_log(path, opening) if resume and whole_bytes(path) else None
+    looks = path.with_name(path.name + DETECTIONS_SUFFIX)
     if left is not None and left.complete:
+        looks.unlink(missing_ok=True)  # of a kill between the last line and its removal
         yield OpenLog(None, None, left.results())
         return
     with contextlib.ExitStack() as stack:
-        journal = (
-            DetectionJournal(path.with_name(path.name + DETECTIONS_SUFFIX), opening.digest, resume=resume)
-            if plain
-            else None
-        )
+        journal = DetectionJournal(looks, opening.digest, resume=resume) if plain else None
         if journal is not None:
             stack.callback(journal.close)
         sink = ResumableLog(path, resume=left is not None)
         stack.callback(sink.close)
-        yield OpenLog(sink, journal)
+        try:
+            yield OpenLog(sink, journal)
+        except SourceError:
+            if journal is not None and not path.stat().st_size:  # no picture of the footage could be read
+                journal.delete()
+                path.unlink()
+            raise
 
 
 def _read_left_log(path: Path, opening: LogHeader) -> RecordedLog:

@@ -200,9 +200,14 @@ def _sent_of(connection: sqlite3.Connection, alert: str) -> list[Unreached]:
     found = []
     for row in connection.execute("SELECT * FROM escalation WHERE alert = ? AND bytes_sent > 0", (alert,)):
         found.append(Unreached("cloud", f"escalation {row['id']}, {row['bytes_sent']} bytes", row["sent_t"] or 0.0))
-        for verdict in connection.execute("SELECT body, applied_t FROM verdict WHERE escalation = ?", (row["id"],)):
-            links = json.loads(verdict["body"]).get("archive") or ()
-            found += [Unreached("archive", str(each["key"]), verdict["applied_t"]) for each in links]
+        answers = connection.execute(
+            """SELECT answer AS body, coalesce(json_extract(answer, '$.judged_t'), 0.0) AS t FROM step
+               WHERE escalation = ?1 AND answer IS NOT NULL
+               UNION ALL SELECT body, applied_t FROM verdict WHERE escalation = ?1""",
+            (row["id"],),
+        )
+        keys = {link["key"]: each["t"] for each in answers for link in json.loads(each["body"]).get("archive") or ()}
+        found += [Unreached("archive", str(key), t) for key, t in keys.items()]
     notified = "SELECT target, created_t FROM notice WHERE alert = ? AND state IN ('told', 'changed', 'withdrawn')"
     found += [Unreached("message", f"{row['target']}, alert {alert}", row["created_t"])
               for row in connection.execute(notified, (alert,))]  # fmt: skip

@@ -164,8 +164,9 @@ class OutboxStore:
         Return False when that is no news: it was recorded before, or the escalation is no longer at this step.
         """
         with self._db.transaction() as connection:
-            changed = connection.execute(
-                f"""UPDATE escalation SET state = 'sent', sent_t = ?, attempts = attempts + 1, error = ''
+            changed = connection.execute(  # failures before the first success do not put off the first resend
+                f"""UPDATE escalation SET state = 'sent', sent_t = ?, error = '',
+                    attempts = iif(sent_t IS NULL, 1, attempts + 1)
                     WHERE id = ? AND step = ? AND {in_states(PUBLISHED)}""",
                 (t, row.id, row.step),
             )

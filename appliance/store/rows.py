@@ -224,7 +224,8 @@ class EscalationRow:
     Attributes:
         step: which of its messages is being made, sent or answered.
         need: the evidence that the cloud requested for this step; "" in the first.
-        attempts: of this step. bytes_sent: of all steps, payload and headers.
+        attempts: of this step; those that failed before the broker first stored the escalation do not count after it.
+        bytes_sent: of all steps, payload and headers.
         evidence: the evidence of the first step, as the router decided; "" in an old row: as the site file says.
         wait: what it waits for if the router postponed it; once its evidence is there its state is `deferred`.
         until_t: not before this time, UTC seconds.

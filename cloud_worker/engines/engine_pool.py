@@ -282,7 +282,9 @@ class EnginePool:
         """Ask a trial question; return the outcome in a sentence."""
         try:
             description = await pooled.engine.check()
-        except VedetteError as error:
+        except Exception as error:  # a fault of one engine's probe would end the probes of all
+            if not isinstance(error, VedetteError):
+                logger.exception("a fault in the worker while probing the engine %s", pooled.name)
             pooled.circuit.delay_probe()
             self._lost(pooled, error if isinstance(error, EngineUnavailable) else EngineUnavailable(str(error)))
             return f"{pooled.name} is away: {error}"

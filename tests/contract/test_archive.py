@@ -20,9 +20,9 @@ from appliance import wire
 from appliance.base.clock import SystemClock
 from appliance.base.errors import UsageError
 from cloud_worker.__main__ import main as worker_main
-from cloud_worker.archive import NotStored, S3Archive, keys_of_receipt
+from cloud_worker.archive import WAITING_BYTES_MAX, NotStored, S3Archive, keys_of_receipt
 from cloud_worker.config import ArchiveConfig as ArchiveSettings
-from cloud_worker.judge import JudgeCase
+from cloud_worker.judge import EVIDENCE_BYTES_MAX, JudgeCase
 from cloud_worker.media_fetch import EvidenceFile
 from tests.servers.s3 import BUCKET, KEY, SECRET, S3Server, s3_server
 from tests.servers.site import evidence_image, ref_of
@@ -145,6 +145,21 @@ def test_a_store_that_is_away_is_tried_a_few_times_and_nobody_waits() -> None:
     until(lambda: counted["failed"] >= 2)
     kept.close(0.2)
     until(lambda: counted.total() >= 18, what="what was under way ends in a count, too")
+
+
+def test_what_waits_is_bounded_in_bytes_too() -> None:
+    counted: Counter[str] = Counter()
+    kept = archive(NOBODY, counted, tries=20, threads=1)
+    question, verdict = case(b"\xff" * EVIDENCE_BYTES_MAX)
+    places = WAITING_BYTES_MAX // EVIDENCE_BYTES_MAX
+    for _ in range(places + 3):
+        kept.put(question, verdict)
+    until(lambda: kept.waiting() == places)
+    assert counted == {"left_out": 6}
+    kept.close(0.0)
+    until(lambda: kept.waiting() == 0)
+    kept.put(question, verdict)
+    assert kept.waiting() == 1, "what has left makes room"
 
 
 def test_a_check_stores_something_small_and_says_what_is_wrong(store: S3Server) -> None:

@@ -406,6 +406,12 @@ def test_on_the_command_line(life: Life, tmp_path: Path, capsys: pytest.CaptureF
     assert main(words) == 0
     assert "left out: 1 not reviewed" in capsys.readouterr().out
     assert (tmp_path / "data.zip").read_bytes() == first
+    (tmp_path / "data.zip").unlink()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.chdir(to)
+        assert main(["export", "--config", site, "--format", "yolo", "--to", ".", "--zip"]) == 0
+    assert (tmp_path / "data.zip").read_bytes() == first
+    capsys.readouterr()
     assert main(["export", "--config", site, "--format", "coco", "--to", str(to)]) == 2
     assert "choose another folder" in capsys.readouterr().err
 

@@ -347,6 +347,14 @@ def test_on_the_command_line(life: Life, tmp_path: Path, capsys: pytest.CaptureF
     assert "1 passed" in told
     assert main(["scenario", "keep", alert.id, "--config", site, "--as", "false", "--name", "no", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["kept"]["never"] == 1
+    assert main([*words[:-2], "again", "--run", "--json"]) == 0
+    one = json.loads(capsys.readouterr().out)
+    assert (one["name"], one["kept"]["truth"], one["passed"], len(one["scenarios"])) == ("again", "right", True, 1)
+    for note in ("a\0b", "caf\udce9"):  # the latter as Python reads a terminal that is not in UTF-8
+        assert main([*words[:-2], "noted", "--note", note]) == 2
+        assert "the note has characters that no text file holds" in capsys.readouterr().err
+    assert main(["scenario", "delete", "again", "--config", site]) == 0
+    capsys.readouterr()
     assert main(["scenario", "list", "--config", site, "--json"]) == 0
     assert [each["name"] for each in json.loads(capsys.readouterr().out)["scenarios"]] == ["no"]
     assert main(["scenario", "list", "--config", site]) == 0

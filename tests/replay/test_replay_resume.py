@@ -16,7 +16,7 @@ import yaml
 from numpy.typing import NDArray
 
 from appliance.base.clock import ManualClock
-from appliance.base.errors import UsageError
+from appliance.base.errors import SourceError, UsageError
 from appliance.config import SiteConfig
 from appliance.replay.replay_plan import ReplayOptions, ReplayPlan, clip_input
 from appliance.replay.replay_result import ReplayResult
@@ -137,6 +137,35 @@ def test_a_finished_log_is_read_and_not_replayed(clip: Path, tmp_path: Path) -> 
     assert never.looks == 0
     for name in ("events", "alerts", "routes", "frames", "examined", "boxes", "tracks", "size", "footage_s", "run"):
         assert getattr(first, name) == getattr(again, name), name
+
+
+def test_what_a_kill_left_beside_a_finished_log_is_removed(clip: Path, tmp_path: Path) -> None:
+    log, frames = tmp_path / "x.jsonl", tmp_path / "x.jsonl.looks"
+    run(clip, log, Mortal())
+    frames.write_bytes(b"killed before it was removed\n")
+    run(clip, log, Mortal(), resume=True)
+    assert not frames.exists()
+
+
+@pytest.mark.parametrize("found", ["A", "AAAAAAAA" * 5])
+def test_a_journal_that_holds_no_detections_is_damaged(clip: Path, tmp_path: Path, found: str) -> None:
+    log, frames = tmp_path / "x.jsonl", tmp_path / "x.jsonl.looks"
+    with pytest.raises(Killed):
+        run(clip, log, Mortal(20))
+    head, first, *rest = frames.read_bytes().splitlines(keepends=True)
+    row = {**json.loads(first), "found": found}
+    frames.write_bytes(b"".join([head, json.dumps(row).encode() + b"\n", *rest]))
+    with pytest.raises(UsageError, match=r"x\.jsonl\.looks is damaged; remove it"):
+        run(clip, log, Mortal(fails=0), resume=True)
+
+
+def test_footage_that_cannot_be_read_leaves_no_file(tmp_path: Path) -> None:
+    """An empty log beside those of other clips would keep their whole folder from being compared."""
+    clip = tmp_path / "empty.mp4"
+    clip.write_bytes(b"")
+    with pytest.raises(SourceError, match="is not a video that can be read"):
+        run(clip, tmp_path / "x.jsonl", Mortal())
+    assert [each.name for each in tmp_path.iterdir()] == ["empty.mp4"]
 
 
 def test_detections_come_back_bit_for_bit(tmp_path: Path) -> None:

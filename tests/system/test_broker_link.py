@@ -12,7 +12,7 @@ import socket
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from itertools import count
 from pathlib import Path
 
@@ -37,12 +37,13 @@ def watch(
     seconds: float = 20.0,
     *,
     choice: BrokerChoice | None = None,
+    serves: Callable[[object], Awaitable[None]] | None = None,
 ) -> NatsLink:
     """Run a link until the condition holds, or fail."""
 
     async def main() -> NatsLink:
         address = BrokerConfig(url=broker) if isinstance(broker, str) else broker
-        link = NatsLink(address, "test", SystemClock(), choice=choice)
+        link = NatsLink(address, "test", SystemClock(), choice=choice, serves=serves)
         keeper = asyncio.create_task(link.run())
         try:
             await until_async(lambda: condition(link) or keeper.done(), seconds, lambda: link.state)
@@ -64,6 +65,27 @@ def test_a_region_of_many_servers_is_left_as_soon_as_one_of_few() -> None:
         watch(brokers, lambda link: link.state.up, choice=choice)
     assert choice.region == "b"
     assert time.monotonic() - began < 4.0, "a pause that grows from server to server would take 7 s"
+
+
+def test_a_fault_in_the_probe_of_a_region_ends_no_probes(tmp_path: Path) -> None:
+    """Otherwise the link would stay in the less preferred region for as long as this connection lasts."""
+    servers = [NatsServer(find_nats_servers()[0], tmp_path / name).start() for name in ("eu", "us")]
+    urls = [{"url": each.url, "region": region} for each, region in zip(servers, ("eu", "us"), strict=True)]
+    config = UplinkConfig(urls=urls)  # type: ignore[call-arg,arg-type]
+    choice = BrokerChoice(config.addresses, 0.0, 0.2, SystemClock())
+    assert choice.failed(at_once=True)
+    assert choice.region == "us"
+    probes = count()
+
+    async def serves(_client: object) -> None:
+        if next(probes) == 0:
+            raise RuntimeError("a fault, on purpose")
+
+    try:
+        watch(config, lambda link: link.state.up and link.state.region == "eu", choice=choice, serves=serves)
+    finally:
+        for each in servers:
+            each.kill()
 
 
 def test_a_broker_that_no_longer_answers_is_left(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,14 +32,14 @@ IMAGE = evidence_image(1)
 
 
 class TimedEngine:
-    """Answers after `seconds`, or is away; `failing`: it fails at every case."""
+    """Answers after `seconds`, or is away; `failing`: it fails at every case; `faulty`: it has a bug."""
 
     def __init__(self, kind: JudgeKind = "vlm", model: str = "large", seconds: float = 0.0) -> None:
         self.kind, self.model, self.seconds = kind, model, seconds
         self.name = "redetect" if kind == "detector" else "openai"
         self.prompt_version = self.answer_schema = ""
         self.uses: frozenset[Need] = frozenset({"crop", "frame"})
-        self.up, self.failing = True, False
+        self.up, self.failing, self.faulty = True, False, False
         self.calls: Counter[str] = Counter()
         self.gate = Gate()
 
@@ -61,6 +61,8 @@ class TimedEngine:
     async def close(self) -> None: ...
 
     def _look(self) -> None:
+        if self.faulty:
+            raise KeyError("a fault, on purpose")
         if not self.up:
             raise EngineUnavailable("it is away, on purpose")
 
@@ -116,6 +118,23 @@ def test_it_falls_down_the_ladder_says_who_answered_and_climbs_back() -> None:
 
     played(pool, play)
     assert large.calls["begun"] == 3
+
+
+def test_a_fault_in_the_probe_of_one_engine_ends_no_probes() -> None:
+    """A fault that is no VedetteError would end the task of all probes, and no engine would ever be up again."""
+    one, two = TimedEngine(), TimedEngine()
+    pool = EnginePool([(entry("one"), one), (entry("two"), two)], FallbackConfig(probe_s=0.1), SystemClock())
+
+    async def play() -> None:
+        one.faulty = True
+        while pool.engines[0].is_up:
+            await asyncio.sleep(0.01)
+        assert (await pool.judge(case())).answered_by == "two"
+        one.faulty = False
+        while not pool.engines[0].is_up:
+            await asyncio.sleep(0.01)
+
+    played(pool, lambda: asyncio.wait_for(play(), 20))
 
 
 def test_a_case_that_fails_goes_to_a_peer_and_never_to_a_worse_judge() -> None:

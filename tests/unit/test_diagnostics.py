@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import logging
@@ -17,7 +18,7 @@ from appliance.backup.diagnostics import PART_CHARACTERS_MAX, DiagnosticsSource,
 from appliance.base.clock import ManualClock
 from appliance.base.errors import StoreError
 from appliance.base.telemetry import LogRing
-from appliance.cli import main
+from appliance.cli import backup_command, main
 from appliance.config import load
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import CoreProbes, StoredSite
@@ -150,6 +151,20 @@ def test_the_command_makes_one_beside_the_running_appliance(planted: Planted, tm
     assert json.loads(files["machine.json"])["disk"]["free"] > 0
     assert json.loads(files["gaps.json"])
     assert main(words) == 2, "it writes over nothing"
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()])
+def test_half_of_one_is_not_left(
+    planted: Planted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    def broken(source: DiagnosticsSource) -> Iterator[bytes]:
+        yield b"PK"
+        raise error
+
+    monkeypatch.setattr(backup_command, "stream_bundle", broken)
+    out = tmp_path / "d.zip"
+    assert main(["diagnostics", "--config", str(planted.path), "--out", str(out)]) in (2, 130)
+    assert not out.exists()
 
 
 def test_a_broken_site_file_is_a_reason_to_make_one(planted: Planted, tmp_path: Path) -> None:

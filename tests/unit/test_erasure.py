@@ -105,6 +105,20 @@ def test_nothing_of_a_span_is_left_and_the_receipt_names_what_is_elsewhere(clien
     assert "edge/depot-7/2023/11/14/e-gone.0.json" in page
 
 
+def test_the_receipt_names_what_was_archived_with_a_request_for_more_evidence(client: TestClient, site: Site) -> None:
+    link = wire.ArchiveLink(kind="crop", media="m-1", key="edge/depot-7/media/first-crop.jpg")
+    answer = wire.Verdict(
+        escalation="e-gone", site="depot-7", alert="gone", decision="unsure", reason="Too small.", need="frame",
+        engine="openai", model="m", prompt_version="p", seconds=1.0, judged_t=T0 + 7, archive=(link,),
+    )  # fmt: skip
+    site.db.execute(
+        "INSERT OR REPLACE INTO step (escalation, n, answer) VALUES ('e-gone', 0, ?)", (answer.to_json().decode(),)
+    )
+    receipt = client.post(f"{API}/cameras/gate/erase", json={"begin": T0, "end": T0 + 23.0, "typed": "gate"}).json()
+    keys = [each["what"] for each in receipt["unreached"] if each["kind"] == "archive"]
+    assert keys == ["edge/depot-7/media/first-crop.jpg", "edge/depot-7/2023/11/14/e-gone.0.json"]
+
+
 def test_what_is_beside_the_span_stays_and_the_database_is_whole(client: TestClient, site: Site) -> None:
     client.post(f"{API}/cameras/gate/erase", json={"begin": T0, "end": T0 + 23.0, "typed": "gate"})
     for alert in ("later", "other", "lasts"):

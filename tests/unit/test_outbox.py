@@ -200,6 +200,21 @@ def test_an_answer_that_does_not_come_is_asked_for_again_more_and_more_rarely(ha
     assert harness.audit()[1][2].startswith("sent again, as no verdict came; ")
 
 
+def test_failed_sends_do_not_put_off_the_first_resend(harness: OutboxHarness) -> None:
+    harness.ask("a")
+    for _ in range(12):
+        harness.outbox.failed(harness.row("a"), "no answer")
+    harness.outbox.sent(harness.row("a"), harness.clock.now(), 0)
+    harness.clock.advance(RESEND_FIRST_S)
+    (due,) = harness.outbox.queue.next_resend(harness.clock.now(), 10)
+    harness.outbox.reopen(due, ())  # the broker lost its images: that is a resend, too
+    harness.outbox.sent(harness.row("a"), harness.clock.now(), 0)
+    harness.clock.advance(RESEND_FIRST_S)
+    assert not harness.outbox.queue.next_resend(harness.clock.now(), 10)
+    harness.clock.advance(RESEND_FIRST_S)
+    assert harness.outbox.queue.next_resend(harness.clock.now(), 10)
+
+
 def test_an_escalation_with_a_verdict_is_not_asked_again(harness: OutboxHarness) -> None:
     asked = harness.ask("a")
     harness.outbox.sent(harness.row("a"), harness.clock.now(), 0)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -131,10 +131,11 @@ def scenario_command(
     models: DetectorCache,
     reports: ReportTargets,
     condition_sets: Sequence[ConditionSet] = (),
+    beside: Mapping[str, object] | None = None,
 ) -> int:
     """Run every scenario at `paths`. Returns 0 when none failed, else 1. Raises UsageError before anything is run.
 
-    condition_sets: run each under these instead of its own.
+    condition_sets: run each under these instead of its own. beside: more for the JSON object.
     """
     clock = SystemClock()
     plans = [
@@ -153,7 +154,7 @@ def scenario_command(
             stills.append(cut_stills(results[-1], stills) if reports.html else {})
     _write(results, stills, reports, clock.now())
     if reports.as_json:
-        print(json.dumps({**as_json(results), "runtime": models.ways}))
+        print(json.dumps({**(beside or {}), **as_json(results), "runtime": models.ways}))
     else:
         console = text_console(soft_wrap=True)
         print_text(results, console)
@@ -319,11 +320,13 @@ def keep_command(
 ) -> int:
     """Keep one alert. Returns 0, or what running it at once gives."""
     kept = _exporter(site_file, to, clock).keep(alert, options)
-    if as_json:
-        print(json.dumps(_as_json(kept)))
-    else:
+    if not as_json:
         _print_kept(kept, text_console(soft_wrap=True))
-    return scenario_command([kept.folder], "", DetectorCache(), ReportTargets(as_json=as_json)) if run else 0
+    elif not run:
+        print(json.dumps(_as_json(kept)))
+    if not run:
+        return 0
+    return scenario_command([kept.folder], "", DetectorCache(), ReportTargets(as_json=as_json), beside=_as_json(kept))
 
 
 def list_command(site_file: Path, *, to: Path | None, as_json: bool) -> int:
