@@ -84,8 +84,8 @@ def loads(
         return model.model_validate(data)
     except ValidationError as error:
         found = error.errors(include_url=False)
-        told = [_of_key(each, root, lines, data) or _explain(each, model, lines, data, known.used) for each in found]
-        raise ConfigError(source, list(dict.fromkeys(told))) from None
+        texts = [_of_key(each, root, lines, data) or _explain(each, model, lines, data, known.used) for each in found]
+        raise ConfigError(source, list(dict.fromkeys(texts))) from None
 
 
 def line_numbers(path: Path) -> dict[tuple[str | int, ...], int]:
