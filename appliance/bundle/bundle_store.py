@@ -261,7 +261,9 @@ def incoming(root: Path) -> Path:
 
 
 def _way_back(store: BundleStore, slot: InForce, table: InForceTable) -> InForce | None:
-    before = slot.before
+    before, shared = slot.before, table.everywhere
+    if shared is not None and before == shared.bundle:  # a pointer of its own would keep the camera from the next one
+        return None
     if before is None or before in table.quarantined or not (store.folder(before) / MANIFEST_FILE).is_file():
         return None
     return InForce(before)

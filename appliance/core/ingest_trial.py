@@ -43,6 +43,10 @@ class IngestTooSlow(IngestRefused):
     """It was still at work when time was up: this board had no time for it, which is no fault of the network."""
 
 
+class IngestStopped(IngestTooSlow):
+    """The appliance ends: nothing was found out about the network."""
+
+
 @dataclass(frozen=True, slots=True)
 class NetworkTrial:
     """Networks that came up in a child: their settings by name with nothing left open, and the memory each took."""
@@ -113,6 +117,6 @@ class IngestTrial:
                         for pid in reversed(process_family(child.pid)):
                             with contextlib.suppress(OSError):
                                 os.kill(pid, signal.SIGKILL)
-                        raise (IngestRefused if hangs else IngestTooSlow)(
+                        raise (IngestStopped if self._stop.is_set() else IngestRefused if hangs else IngestTooSlow)(
                             f"what they ask for did not load within {took_s:.0f} s, {cpu.used_s:.0f} s of CPU time"
                         ) from None

@@ -30,7 +30,14 @@ from appliance.bundle.manifest import BundleRef
 from appliance.bundle.rollout import advance_rollout
 from appliance.config import OWN_NETWORKS_MAX, IngestConfig
 from appliance.core.ingest_supervisor import IngestSupervisor
-from appliance.core.ingest_trial import WAIT_SHARE_MAX, IngestRefused, IngestTooSlow, IngestTrial, NetworkTrial
+from appliance.core.ingest_trial import (
+    WAIT_SHARE_MAX,
+    IngestRefused,
+    IngestStopped,
+    IngestTooSlow,
+    IngestTrial,
+    NetworkTrial,
+)
 from appliance.dashboard.deps import SwitchStatus
 from appliance.detect.model_files import AUTO_MODEL
 from appliance.sensors.linux_sensors import MemoryReading
@@ -187,6 +194,8 @@ class NetworkSwitch:
         self.status = SwitchStatus("trying", words)
         try:
             trial = _tried(self._supervisor.trial, wanted, new, self._try_s_max)
+        except IngestStopped:  # the next start tries it
+            return
         except IngestTooSlow as error:
             self._take_back(wanted, now, table, str(error))
             return

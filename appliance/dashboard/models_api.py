@@ -185,15 +185,17 @@ class ModelPuller:
         BundleFetch(store, trusted.repository, self._progress).install(genuine)
 
     def _run(self, work: Callable[[], object]) -> None:
-        error = ""
+        error = "it ended by a bug; the log says where"
         try:
             work()
-        except UsageError as refused:
+            error = ""
+        except (UsageError, OSError) as refused:
             error = str(refused)
             logger.warning("%s was not pulled: %s", self._name, refused)
-        with self._lock:
-            if self._item is not None:
-                self._item = self._item.model_copy(update={"running": False, "error": error})
+        finally:  # else no other one could begin
+            with self._lock:
+                if self._item is not None:
+                    self._item = self._item.model_copy(update={"running": False, "error": error})
 
     def _progress(self, done: int, whole: int) -> None:
         self._item = PullItem(bytes_done=done, bytes_total=whole, running=True, error="")

@@ -27,9 +27,7 @@ from appliance.sandbox.sandbox_channel import Value, receive, send
 
 def main(argument: str) -> int:
     """Serve calls until the parent closes the socket, or does not call for `idle_s`."""
-    # Ctrl-C in a terminal and `systemctl stop` reach the whole group; the parent may still need this call, and ends it.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
+    _leave_ending_to_parent()
     task = json.loads(argument)
     limits = SandboxLimits(**task["limits"])
     channel = socket.socket(fileno=task["fd"])
@@ -61,6 +59,21 @@ def main(argument: str) -> int:
     os.dup2(silence, 2)  # libraries write there what is in the data
     os.close(silence)
     return _serve_calls(channel, module, limits)
+
+
+def _leave_ending_to_parent() -> None:
+    """Pass over Ctrl-C and `systemctl stop`, which reach the whole group: the parent may still need the call.
+
+    Once the parent is gone, end at once: systemd starts the appliance again when nothing of it is left.
+    """
+    parent = os.getppid()
+
+    def end_if_alone(*_: object) -> None:
+        if os.getppid() != parent:
+            os._exit(0)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, end_if_alone)
 
 
 def _serve_calls(channel: socket.socket, module: ModuleType, limits: SandboxLimits) -> int:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from appliance.base.detector_config import DetectorConfig
-from appliance.base.errors import ConfigError, ModelError
+from appliance.base.errors import VedetteError
 from appliance.canary import frame_survey
 from appliance.canary.proof_store import PROOF_REPORT
 from appliance.canary.trial import TRIAL_PLAN, CandidateTrial
@@ -130,7 +130,7 @@ def run_scenarios(values: dict[str, Any]) -> Generator[float, None, list[dict[st
             yield (number + 0.5) / len(task.files)
             if (today := _today(plan, task.now)) is not None:
                 row["now"], row["now_text"] = _outcome(scenario_runner.run_scenario(plan, models, override=today))
-        except (ConfigError, ModelError) as error:  # one that cannot be run keeps no other from it
+        except VedetteError as error:  # one that cannot be run keeps no other from it
             row["then"], row["then_text"] = row["then"] or "not run", row["then_text"] or str(error)
     return found
 
@@ -152,12 +152,14 @@ def _outcome(result: ScenarioResult) -> tuple[str, str]:
 
 
 def _today(plan: ScenarioPlan, now: Mapping[str, DecisionConfig]) -> DecisionConfig | None:
-    """Return the settings in force for the scenario's camera; None: there is no such camera any more.
+    """Return the settings in force for the scenario's camera; None: there is none, or somebody gave it several.
 
     The scenario's expectations use the names of zones and lines of the time when it was kept. So a zone or line that
     was renamed since gets its old name back here: the rule of the same name and kind tells which one it is. Rules with
     hours that the scenario does not have are left out, since a replay arms every rule at all hours.
     """
+    if len(plan.parts) != 1:
+        return None
     (part,) = plan.parts
     site, then = now.get(part.camera), plan.config.cameras[part.camera]
     if site is None:

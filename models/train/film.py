@@ -9,6 +9,7 @@ import av
 import numpy as np
 from numpy.typing import NDArray
 
+from appliance.media.frames import quarter_turns, upright_size
 from models.train.index import IndexFault
 
 Size = tuple[int, int]
@@ -17,7 +18,7 @@ Size = tuple[int, int]
 def frames(
     path: Path, every: int, *, scaled: Callable[[int, int], Size] | None = None
 ) -> Iterator[tuple[int, NDArray[np.uint8], Size]]:
-    """Yield (0-based number, BGR picture, width and height in the film) of every `every`th frame.
+    """Yield (0-based number, BGR picture, width and height in the film) of every `every`th frame, upright as shown.
 
     `scaled` turns a frame's width and height into those in which it is wanted, for the decoder to scale it.
 
@@ -29,10 +30,12 @@ def frames(
             for index, frame in enumerate(container.decode(video=0)):
                 if index % every:
                     continue
-                size = (frame.width, frame.height)
+                size, turns = upright_size(frame), quarter_turns(frame)
                 width, height = scaled(*size) if scaled else size
+                across, down = (height, width) if turns % 2 else (width, height)
                 given = True
-                yield index, np.asarray(frame.to_ndarray(format="bgr24", width=width, height=height), np.uint8), size
+                image = np.asarray(frame.to_ndarray(format="bgr24", width=across, height=down), np.uint8)
+                yield index, np.ascontiguousarray(np.rot90(image, turns)) if turns else image, size
     except (av.FFmpegError, OSError, IndexError) as error:
         if not given:
             raise IndexFault(f"{path}: no frame can be decoded: {error}") from None

@@ -6,6 +6,7 @@ import itertools
 import os
 import random
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -24,7 +25,7 @@ from appliance.bundle.rollout import advance_rollout, begin_rollout, rollout_of
 from appliance.config import SiteConfig
 from appliance.core import ingest_supervisor
 from appliance.core.ingest_supervisor import IngestStatus, IngestSupervisor
-from appliance.core.ingest_trial import IngestTooSlow
+from appliance.core.ingest_trial import IngestTooSlow, IngestTrial
 from appliance.core.network_switch import FAILS_AFTER, WORKS_AFTER, NetworkSwitch
 from appliance.detect.bundle_maker import describe_file, describe_network, install_files
 from appliance.sensors.linux_sensors import MemoryReading
@@ -310,6 +311,20 @@ def test_a_network_for_which_a_busy_board_had_no_time_is_taken_back_and_not_blam
     assert "not blamed" in switch.fault
     switch.run_once()
     store.put_in_force(ref, state="probation")  # it may be tried again
+
+
+def test_an_appliance_that_ends_during_a_trial_takes_no_network_back(tmp_path: Path) -> None:
+    store, counted, ending = BundleStore(tmp_path / "bundles"), Counted(), threading.Event()
+    config = SiteConfig.model_validate({"cameras": {"gate": {"url": "rtsp://127.0.0.1/x"}}}).for_ingest()
+    ref = install(store, "1", partial(candidates.changed, change=partial(noise, seed=1)), tmp_path)
+    loads = (sys.executable, "-c", "import time; time.sleep(60)")
+    counted.trial = IngestTrial(loads, SystemClock(), ending)  # type: ignore[assignment]
+    switch = NetworkSwitch(config, store, counted, SystemClock(), MemoryReading, lambda ref: True)  # type: ignore[arg-type]
+    before = store.put_in_force(ref, state="probation")
+    ending.set()
+    switch.run_once()
+    assert store.in_force().everywhere == before, "the next start tries it"
+    assert not switch.fault
 
 
 def test_a_network_on_probation_is_proven_by_its_answers_and_leaves_without_any(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def test_the_way_back_is_the_last_one_that_was_proven(tmp_path: Path) -> None:
     store.put_in_force(third, "gate", state="probation")
     assert store.in_force().of("gate") == InForce(third, second, "probation")
     store.quarantine(third, "hung while it was loaded")
-    assert store.in_force().of("gate") == InForce(second)
+    assert store.in_force().of("gate") == InForce(second, first)
     assert store.in_force().of("yard") == InForce(second, first)
     with pytest.raises(PreconditionError, match="hung while"):
         store.put_in_force(third)
@@ -79,3 +79,21 @@ def test_a_damaged_bundle_is_not_put_in_force_and_is_installed_again(tmp_path: P
             bundle("2", b"2"), bundle("2", b"2").to_bytes(), lambda to: (to / "night.onnx").write_bytes(b"3") and None
         )
     assert set(store.installed()) == {ref}
+
+
+def test_a_camera_whose_own_network_left_follows_that_of_all_cameras_again(tmp_path: Path) -> None:
+    store = BundleStore(tmp_path)
+    first, second, third, fourth = (install(store, each) for each in "1234")
+    store.put_in_force(first)
+    for camera, leave in (
+        ("gate", lambda: store.quarantine(second, "it is blind")),
+        ("yard", lambda: store.roll_back("yard")),
+    ):
+        store.put_in_force(second if camera == "gate" else third, camera, state="probation")
+        leave()
+        assert store.in_force().cameras == {}
+    store.put_in_force(fourth)
+    assert {camera: store.in_force().of(camera).bundle for camera in ("gate", "yard")} == {
+        "gate": fourth,
+        "yard": fourth,
+    }  # type: ignore[union-attr]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 from collections.abc import Iterator
 from dataclasses import replace
@@ -22,6 +23,7 @@ from appliance.dashboard.deps import CoreProbes, IngestOrders
 from appliance.dashboard.proofs_api import NetworkProver, TryModel
 from appliance.dashboard.recording_jobs import JobRunning, RecordingJob, RecordingJobs
 from appliance.detect.bundle_maker import adopt_network
+from appliance.detect.model_download import ModelDownload
 from appliance.detect.model_files import bundle_store
 from appliance.settings.settings_service import SettingsService
 from tests.support.dashboard_site import Site
@@ -242,3 +244,20 @@ def test_a_bundle_is_compared_live_from_the_page_which_says_what_it_takes(client
     assert client.post("/api/v1/models/shadow", json={"model": "yard@none"}).status_code == 422
     assert client.delete("/api/v1/models/shadow").json()["shadow"]["progress"] == ""
     assert shadow_of(bundle_store()) is None
+
+
+def test_a_pull_that_the_disk_ends_is_over_and_another_may_begin(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pull(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(ModelDownload, "pull", pull)
+
+    def ended() -> bool:
+        (item,) = (each["pull"] for each in client.get("/api/v1/models").json()["models"] if each["name"] == "yard")
+        return not item["running"] and "No space left" in item["error"]
+
+    for _ in range(2):
+        assert client.post("/api/v1/models/pull", json={"model": "yard"}).status_code == 200
+        until(ended)

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+import av
 import cv2
 import numpy as np
 import pytest
@@ -152,6 +153,36 @@ def test_a_measurement_that_leaves_no_figures_is_a_fault(
     )
     assert evaluate.main(["x.onnx", "--coco", "set.json", *words]) == 2
     assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("degrees", "bright"), [(0, "left"), (90, "bottom"), (-90, "top"), (180, "right")])
+def test_a_film_that_lies_on_its_side_is_measured_as_it_is_shown(tmp_path: Path, degrees: int, bright: str) -> None:
+    """People label, and the appliance examines, what a player shows of a film of a telephone."""
+    with av.open(str(tmp_path / "plain.mp4"), "w") as out:
+        stream = out.add_stream("mpeg4", rate=5)
+        stream.width, stream.height, stream.pix_fmt = 64, 32, "yuv420p"
+        picture = np.zeros((32, 64, 3), np.uint8)
+        picture[:, :32] = 255
+        for _ in range(3):
+            out.mux(stream.encode(av.VideoFrame.from_ndarray(picture, "bgr24")))
+        out.mux(stream.encode(None))
+    with av.open(str(tmp_path / "plain.mp4")) as source, av.open(str(tmp_path / "film.mp4"), "w") as out:
+        stream = out.add_stream_from_template(source.streams.video[0], opaque=True)
+        if degrees:
+            stream.set_display_rotation(degrees)
+        for packet in source.demux(video=0):
+            if packet.size:
+                packet.stream = stream
+                out.mux(packet)
+    (tmp_path / "gt.txt").write_text("1,1,1,1,4,8,1,1,1\n")
+    first = next(
+        sets.mot(tmp_path / "film.mp4", tmp_path / "gt.txt", {1: "person"}, 1, lambda width, height: (width, height))
+    )
+    seen = first.pixels.mean(axis=2)
+    halves = {"left": seen[:, : seen.shape[1] // 2], "right": seen[:, seen.shape[1] // 2 :],
+              "top": seen[: seen.shape[0] // 2], "bottom": seen[seen.shape[0] // 2 :]}  # fmt: skip
+    assert first.size == ((32, 64) if degrees % 180 else (64, 32)) == seen.shape[::-1]
+    assert max(halves, key=lambda half: float(halves[half].mean())) == bright
 
 
 @pytest.mark.parametrize("words", [["--every", "0"], ["--threads", "0"]])

@@ -215,6 +215,30 @@ def test_a_signal_to_the_whole_group_leaves_the_call_that_goes_on_alone(sandbox:
     assert (sandbox.call("echo", 1), sandbox.starts) == (1, 1)
 
 
+def test_a_child_whose_parent_was_killed_ends_when_it_is_told_to() -> None:
+    """systemd starts the appliance again once all of its group is gone; a cut may take a minute."""
+    parent = subprocess.Popen(
+        [sys.executable, "-c",
+         "from appliance.sandbox.sandbox import Sandbox, SandboxLimits\n"
+         "sandbox = Sandbox('sandbox_attacks', SandboxLimits(wall_s=60))\n"
+         "sandbox.call('begin_and_spin', progress=lambda _: print(sandbox.pid, flush=True))"],
+        stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )  # fmt: skip
+    assert parent.stdout is not None
+    pid = int(parent.stdout.readline())
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    os.kill(pid, signal.SIGTERM)
+    waiting.until(lambda: not Path(f"/proc/{pid}").exists() or "Z" in _state(pid), what="it ends")
+
+
+def _state(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    return "Z"
+
+
 def test_an_answer_that_nobody_waited_for_is_not_taken_for_that_of_the_next_call(sandbox: Sandbox) -> None:
     def fail(share: object) -> None:
         raise RuntimeError("nobody can be told")

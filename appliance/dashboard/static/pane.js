@@ -195,10 +195,11 @@ export class Pane {
 			if (!piece || run !== this.run) return null;
 			const video = this.videos[which];
 			video.src = piece.url;
+			const heard = new AbortController();
 			await new Promise((/** @type {(value?: unknown) => void} */ done, wrong) => {
-				video.addEventListener("loadeddata", () => (video.videoWidth ? done() : wrong(new DOMException("", "NotSupportedError"))), { once: true });
-				video.addEventListener("error", () => wrong(video.error), { once: true });
-			});
+				video.addEventListener("loadeddata", () => (video.videoWidth ? done() : wrong(new DOMException("", "NotSupportedError"))), heard);
+				video.addEventListener("error", () => wrong(video.error), heard);
+			}).finally(() => heard.abort());
 			video.currentTime = Math.max(0, piece.from - piece.t_start);
 			return { video, which, piece };
 		} catch (error) {

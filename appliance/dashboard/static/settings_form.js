@@ -1,6 +1,6 @@
 // @ts-check
 // Forms of settings: a field is a key; only what changed is sent, and what is wrong stands beside its field.
-import { follow, made, post, reload, say, swap } from "./page.js";
+import { follow, get, made, post, reload, say, swap } from "./page.js";
 import { t } from "./texts.js";
 
 const COST_AFTER_MS = 500; // nobody who types waits for an answer to each key
@@ -48,6 +48,7 @@ function blame(form, text) {
 }
 
 class SettingsForm {
+	asks = 0;
 	constructor(form) {
 		this.form = form;
 		this.saved = stateOf(form);
@@ -74,9 +75,11 @@ class SettingsForm {
 	async tellCost() {
 		const changes = this.isChanged ? changesOf(this.form, JSON.parse(this.saved)) : [];
 		const list = this.form.querySelector("[data-cost]");
+		const ask = ++this.asks;
 		let cost = [];
 		if (changes.length && !settingsOf(this.form).some(each => Number.isNaN(read(each))))
 			cost = await post("/api/v1/settings/check", { base: this.form.dataset.base, changes }).then(found => found.cost, () => []);
+		if (ask !== this.asks) return; // of a change that was changed again
 		list.replaceChildren(...cost.map(text => made("li", { textContent: text })));
 		list.hidden = !cost.length;
 	}
@@ -99,8 +102,11 @@ class SettingsForm {
 	}
 	// Take the settings that others saved meanwhile as the base, and put what this form changed on top.
 	async saveMine() {
-		const { digest } = await (await fetch("/api/v1/settings")).json();
-		this.form.dataset.base = digest;
+		try {
+			this.form.dataset.base = (await get("/api/v1/settings")).digest;
+		} catch (error) {
+			return blame(this.form, error.message);
+		}
 		this.form.querySelector("[data-met]").hidden = true;
 		await this.save();
 	}

@@ -9,7 +9,8 @@ const change = (work, words) =>
 		const done = await work();
 		say(words);
 		const answer = await fetch("/users", { headers: { Accept: "text/html" } });
-		if (answer.redirected || !answer.ok) location.reload(); // the first user was added, or one's own session ended
+		// The first user was added, or one's own session or rights ended.
+		if (answer.redirected || [401, 403].includes(answer.status)) location.reload();
 		else swap(await reload("/users"), "[data-swap]");
 		return done;
 	});
@@ -27,12 +28,13 @@ document.addEventListener("submit", async event => {
 		const user = { name: value("name").trim(), password: value("password"), role: value("role"), cameras: cameras(form) };
 		if (await change(() => post("/api/v1/users", user), t("Added."))) form.reset();
 	} else if (form.id === "add-token") {
-		const token = await change(() => post("/api/v1/tokens", { name: value("name").trim(), scope: value("role") }), t("Made."));
-		if (!token) return;
-		form.reset();
-		const fresh = by("fresh");
-		fresh.querySelector("code").textContent = token.token;
-		fresh.hidden = false;
+		await change(async () => {
+			const { token } = await post("/api/v1/tokens", { name: value("name").trim(), scope: value("role") });
+			form.reset();
+			const fresh = by("fresh");
+			fresh.querySelector("code").textContent = token; // at once: it is told only here
+			fresh.hidden = false;
+		}, t("Made."));
 	} else if (form.dataset.change) {
 		const wanted = { role: value("role"), cameras: cameras(form) };
 		if (value("password")) wanted.password = value("password");

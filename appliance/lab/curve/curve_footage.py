@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from math import inf
 
 import av
-import numpy as np
 
 from appliance import wire
 from appliance.alerts.best_view import view_of
@@ -22,6 +21,7 @@ from appliance.base.clock import Clock
 from appliance.config import CameraConfig, DecisionConfig, Rule
 from appliance.evidence.frame_selection import EvidenceMoment, encoded_image, order_image, plan_evidence, select_moments
 from appliance.lab.curve.ranking import LabelledIncident
+from appliance.media.frames import upright_bgr
 from appliance.media.stills import make_image
 from appliance.replay.replay_plan import ReplayOptions, ReplayPlan, clip_input, with_conditions, with_stood_before
 from appliance.replay.replay_report import format_time
@@ -255,7 +255,7 @@ class BaselineRecorder:
                     self._sightings[found.track] = now
 
     def _frame_message_bytes(self, t: float, av_frame: av.VideoFrame) -> int:
-        image = np.asarray(av_frame.to_ndarray(format="bgr24"), np.uint8)
+        image = upright_bgr(av_frame)
         moment = EvidenceMoment(t, None)
         order = order_image("frame", self._config.escalation, moment)
         frame = encoded_image(order, t, moment, make_image(image, order))
