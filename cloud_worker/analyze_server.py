@@ -56,8 +56,8 @@ class AnalyzeServer(HttpServer):
     ) -> None:
         """Take `judge`, which answers a case; `unready`, which says why none is answered; and the price of an hour."""
         super().__init__(
-            settings.host, settings.port, "api.port", self._answered, body_bytes_max=BODY_BYTES_MAX,
-            request_s=REQUEST_S_MAX,
+            settings.host, settings.port, "api.port", self._answered, refuse=self._unread,
+            body_bytes_max=BODY_BYTES_MAX, request_s=REQUEST_S_MAX,
         )  # fmt: skip
         self._settings = settings
         self._judge, self._unready, self._gpu_hour = judge, unready, gpu_hour
@@ -67,14 +67,19 @@ class AnalyzeServer(HttpServer):
         self._turn = asyncio.Semaphore(settings.concurrency)
         self._spent: dict[tuple[str, str], float] = {}
 
-    async def _answered(self, request: HttpRequest) -> HttpAnswer:
+    def _unread(self, request: HttpRequest) -> HttpAnswer | None:
+        """Refuse what no token is for, before megabytes are read."""
         if request.path != PATH:
             return _problem("404 Not Found", f"only POST {PATH}")
         if request.method != "POST":
             return _problem("405 Method Not Allowed", f"only POST {PATH}")
-        token = self._token(request.headers.get("authorization", ""))
-        if token is None:
+        if self._token(request) is None:
             return _problem("401 Unauthorized", "Send a token of the worker file as a bearer.")
+        return None
+
+    async def _answered(self, request: HttpRequest) -> HttpAnswer:
+        token = self._token(request)
+        assert token is not None, "_unread comes first"
         try:
             asked = AnalyzeRequest.model_validate_json(request.body)
         except ValidationError as error:
@@ -86,9 +91,9 @@ class AnalyzeServer(HttpServer):
         items = [await self._answer(token, each, trace) for each in asked.items]
         return HttpAnswer("200 OK", AnalyzeAnswers(items=items).model_dump_json().encode(), "application/json")
 
-    def _token(self, header: str) -> ApiToken | None:
+    def _token(self, request: HttpRequest) -> ApiToken | None:
         """Find the token; every one is compared, in constant time."""
-        scheme, _, given = header.partition(" ")
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
         digest = hashlib.sha256(given.strip().encode()).digest()
         found = [
             each

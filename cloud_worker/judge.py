@@ -296,7 +296,8 @@ class JudgeBreaker:
     """A circuit breaker around calls of the judge: opened by EngineUnavailable, closed by the first call that succeeds.
 
     While it is open one call at a time goes through, each after a longer pause, and not before the service asked us
-    back (Retry-After). State: its circuit. Owner: one event loop.
+    back (Retry-After). For a judge that is probed all the time the pauses do not grow. State: its circuit. Owner: one
+    event loop.
     """
 
     def __init__(self, clock: Clock, probe_first_s: float = 1.0, probe_last_s: float = 60.0) -> None:
@@ -323,7 +324,7 @@ class JudgeBreaker:
             result = await work()
         except EngineUnavailable as error:
             burst = not self._circuit.is_closed() and not probe  # it was under way when another call opened the circuit
-            self._circuit.delay_probe(error.after_s or 0.0, lengthen=not burst)
+            self._circuit.delay_probe(error.after_s or 0.0, lengthen=not (burst or error.probed))
             self._circuit.open(str(error))
             raise
         self._circuit.close()

@@ -34,6 +34,7 @@ logger = logging.getLogger(__name__)
 SETUP_S_MAX = 2.0  # to answer for a stream or consumer; a cluster that elects a leader does not, and is asked again
 PULL_PAUSE_S = 1.0  # after a pull that the broker refused; the sweep comes as often
 ARCHIVE_DRAIN_S = 10.0  # uploads may finish for so long after the last verdict; a pod's grace period holds it
+DRAIN_LOOK_S = 0.5  # between two looks at how long the drain may still last
 LEAVE_S = 5.0  # kept of the notice of a spot machine, to give back what is not finished and to end
 REPORTED_MAX = 1000  # sentences logged once; a bound for what hostile messages make
 
@@ -72,7 +73,7 @@ class Worker:
         self._tasks: set[asyncio.Task[None]] = set()
         self._judging: dict[asyncio.Task[None], Delivery] = {}
         self._stop = asyncio.Event()
-        self._drain_s = config.worker.drain_s
+        self._drain_by = float("inf")
         self._spot = SpotWatch(config.spot, clock, self.drain_within) if config.spot.kind != "none" else None
         self._ack_wait_s = config.worker.ack_wait_s
         self._ack_wait_fell = asyncio.Event()
@@ -110,8 +111,11 @@ class Worker:
         self._stop.set()
 
     def drain_within(self, seconds: float) -> None:
-        """Stop because this machine is taken back: be gone in so many seconds, whatever `drain_s` allows."""
-        self._drain_s = min(self._drain_s, max(0.0, seconds - LEAVE_S))
+        """Stop because this machine is taken back: be gone in so many seconds, whatever `drain_s` allows.
+
+        A drain that is under way is shortened.
+        """
+        self._drain_by = min(self._drain_by, self._clock.monotonic() + seconds - LEAVE_S)
         logger.warning("this machine is taken back in %.0f s: %d escalations in hand", seconds, self.judging)
         self.stop()
 
@@ -259,9 +263,11 @@ class Worker:
         """Let the escalations that are being judged finish for up to `drain_s`, and give back the rest."""
         if self._link.client_now is not None:
             await self._announcer.announce(self._link.client_now)  # the sites know at once that it takes no more
+        self._drain_by = min(self._drain_by, self._clock.monotonic() + self._config.drain_s)
         if self._tasks:
             logger.info("finishing %d escalations", len(self._judging))
-            await asyncio.wait(list(self._tasks), timeout=self._drain_s)
+        while self._tasks and (left_s := self._drain_by - self._clock.monotonic()) > 0:
+            await asyncio.wait(list(self._tasks), timeout=min(left_s, DRAIN_LOOK_S))
         left = dict(self._judging)
         await end_tasks(*self._tasks)
         for delivery in left.values():

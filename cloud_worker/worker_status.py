@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from nats.aio.client import Client
@@ -25,6 +25,7 @@ _PRICE_CHARS_MAX = 64  # a float and a currency
 REQUEST_BYTES_MAX = 8192  # a GET of Prometheus has under 1 kB
 REQUEST_S_MAX = 5.0  # Prometheus gives up after 10 s by itself
 BODY_BYTES_S_MIN = 64 * 1024  # bytes a second of a body; slower is cut off
+UNREAD_S_MAX = 2.0  # the rest of a refused request is discarded: a reset would take the answer with it
 CLIENTS_MAX = 64  # scrapers and probes; more is a mistake or an attack
 _TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -138,12 +139,16 @@ class HttpServer:
         key: str,
         handle: Callable[[HttpRequest], Awaitable[HttpAnswer]],
         *,
+        refuse: Callable[[HttpRequest], HttpAnswer | None] = lambda request: None,
         body_bytes_max: int = 0,
         request_s: float = REQUEST_S_MAX,
     ) -> None:
-        """key: of the file, which names the port; port None: nothing is served."""
+        """key: of the file, which names the port; port None: nothing is served.
+
+        refuse: called before the body is read; what it returns is the answer, and the body is not kept.
+        """
         self._host, self._wanted, self._key, self._handle = host, port, key, handle
-        self._body_bytes_max, self._request_s = body_bytes_max, request_s
+        self._refuse, self._body_bytes_max, self._request_s = refuse, body_bytes_max, request_s
         self._clients = 0
         self._server: asyncio.Server | None = None
         self.port = 0
@@ -184,13 +189,17 @@ class HttpServer:
         method, path, *_ = first.split(" ")
         headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
         length = int(headers.get("content-length", "0")) if self._body_bytes_max else 0
-        if 0 <= length <= self._body_bytes_max:
+        request = HttpRequest(method, path.split("?")[0], headers)
+        refused = self._refuse(request)
+        if refused is None and not 0 <= length <= self._body_bytes_max:
+            refused = HttpAnswer("413 Content Too Large", f"at most {self._body_bytes_max} bytes\n".encode())
+        if refused is None:
             if headers.get("expect", "").lower() == "100-continue":
                 writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             body = await asyncio.wait_for(reader.readexactly(length), REQUEST_S_MAX + length / BODY_BYTES_S_MIN)
-            answer = await self._handle(HttpRequest(method, path.split("?")[0], headers, body))
+            answer = await self._handle(replace(request, body=body))
         else:
-            answer = HttpAnswer("413 Content Too Large", f"at most {self._body_bytes_max} bytes\n".encode())
+            answer = refused
         more = "".join(f"{name}: {value}\r\n" for name, value in answer.headers.items())
         status = (
             f"HTTP/1.1 {answer.status}\r\nContent-Type: {answer.type}\r\nContent-Length: {len(answer.body)}\r\n"
@@ -198,6 +207,14 @@ class HttpServer:
         )
         writer.write(status.encode() + (b"" if method == "HEAD" else answer.body))
         await writer.drain()
+        if refused is not None:
+            await asyncio.wait_for(_discard(reader, length), UNREAD_S_MAX)
+
+
+async def _discard(reader: asyncio.StreamReader, length: int) -> None:
+    """Read `length` bytes, or to the end, and keep none."""
+    while length > 0 and (chunk := await reader.read(REQUEST_BYTES_MAX)):
+        length -= len(chunk)
 
 
 class StatusServer(HttpServer):

@@ -165,8 +165,12 @@ class EngineError(VedetteError):
 
 
 class EngineUnavailable(EngineError):
-    """The cloud model cannot be used now, which means nothing for the escalation. `after_s`: its Retry-After."""
+    """The cloud model cannot be used now, which means nothing for the escalation.
 
-    def __init__(self, message: str, after_s: float | None = None) -> None:
+    `after_s`: its Retry-After. `probed`: it is probed all the time, so that a call while it is away costs nothing.
+    """
+
+    def __init__(self, message: str, after_s: float | None = None, *, probed: bool = False) -> None:
         super().__init__(message)
         self.after_s = after_s
+        self.probed = probed

@@ -160,7 +160,7 @@ class EnginePool:
                 else:
                     return self._signed(opinion, by, sum(each.settings.order < order for each in able))
             away = [each.circuit.state.why or f"{each.name} has not answered yet" for each in peers if not each.is_up]
-            failure = EngineUnavailable("; ".join(away)) if away else failure
+            failure = EngineUnavailable("; ".join(away), PROBE_FIRST_S, probed=True) if away else failure
         raise failure
 
     async def check(self) -> str:

