@@ -38,9 +38,9 @@ class _Part(BaseModel):
 class Judge(_Part):
     """The engine, model and prompt that gave a verdict."""
 
-    engine: Annotated[str, Field(max_length=200)]
-    model: Annotated[str, Field(max_length=200)]
-    prompt_version: Annotated[str, Field(max_length=200)] = ""
+    engine: Annotated[str, Field(max_length=wire.TEXT_CHARS_MAX)]
+    model: Annotated[str, Field(max_length=wire.TEXT_CHARS_MAX)]
+    prompt_version: Annotated[str, Field(max_length=wire.TEXT_CHARS_MAX)] = ""
 
     def __str__(self) -> str:
         prompt = f", prompt {self.prompt_version}" if self.prompt_version else ""
@@ -72,8 +72,8 @@ class CassetteQuery(_Part):
     camera: Annotated[str, Field(max_length=64)]
     rule: Annotated[str, Field(max_length=64)]
     kind: Annotated[str, Field(max_length=64)]
-    label: Annotated[str, Field(max_length=200)]
-    zone: Annotated[str, Field(max_length=200)]
+    label: Annotated[str, Field(max_length=wire.TEXT_CHARS_MAX)]
+    zone: Annotated[str, Field(max_length=wire.TEXT_CHARS_MAX)]
     question: Annotated[str, Field(max_length=2000)]
     score: float = 0.0
     t: float

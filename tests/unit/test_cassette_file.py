@@ -235,6 +235,18 @@ def test_a_torn_last_line_is_dropped_when_recording_continues(tmp_path: Path) ->
     assert decisions == ["confirmed", "rejected"]
 
 
+def test_names_are_as_long_as_the_wire_lets_them_be(tmp_path: Path) -> None:
+    """The model of a local server is often the path of its file."""
+    name = "m" * wire.TEXT_CHARS_MAX
+    asked = body(zone=name, label=name)
+    long = line(asked)
+    verdict = long.verdict.model_copy(update={"engine": name, "model": name, "prompt_version": name})
+    long = long.model_copy(update={"verdict": verdict})
+    (read,) = CassetteReader(write(tmp_path / "c.jsonl", long)).lines()
+    assert read.line.judge == Judge(engine=name, model=name, prompt_version=name)
+    assert (read.line.asked.zone, read.line.asked.label) == (name, name)
+
+
 def test_a_file_of_another_kind_is_not_recorded_over(tmp_path: Path) -> None:
     notes = tmp_path / "notes.txt"
     notes.write_text("the only copy, without a line end")
