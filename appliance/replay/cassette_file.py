@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from appliance import wire
 from appliance.base.errors import UsageError
 from appliance.base.json_lines import AppendOnlyFile, first_problem, whole_bytes
-from appliance.base.local_files import check_output
+from appliance.base.local_files import check_output, is_special
 from appliance.replay.verdict_source import AnsweredBy, FootageRef, ReplayEscalation, SourcedVerdict, VerdictMatch
 from appliance.types import SCHEMA
 
@@ -176,6 +176,8 @@ class CassetteReader:
         self._path = path
         self._digest = hashlib.sha256()
         try:
+            if is_special(path):  # a pipe waits for whoever may write, and is read twice
+                raise UsageError(f"{path} is a pipe or a device: a cassette is a file")
             self._file = path.open("rb")
             bytes_ = self._file.seek(0, 2)
             self._file.seek(0)

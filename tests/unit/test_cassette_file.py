@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -245,6 +246,12 @@ def test_names_are_as_long_as_the_wire_lets_them_be(tmp_path: Path) -> None:
     (read,) = CassetteReader(write(tmp_path / "c.jsonl", long)).lines()
     assert read.line.judge == Judge(engine=name, model=name, prompt_version=name)
     assert (read.line.asked.zone, read.line.asked.label) == (name, name)
+
+
+def test_a_pipe_that_nobody_writes_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UsageError, match="is a pipe or a device: a cassette is a file"):
+        CassettePlayer(tmp_path / "pipe")
 
 
 def test_a_file_of_another_kind_is_not_recorded_over(tmp_path: Path) -> None:
