@@ -28,6 +28,7 @@ _NAMES = {  # patterns of names, in words
     r"^[a-z0-9][a-z0-9_-]{0,31}$": "a name is of small letters, digits, - and _, at most 32, - and _ not first",
     r"^[A-Za-z0-9_-]{1,64}$": "a name is of letters, digits, - and _, at most 64",
 }
+_NO_TEXT = {"int", "float", "bool", "null", "timestamp"}  # what YAML makes of 1, 1.5, on, ~ and 2026-01-31
 _Key = tuple[str | int, ...]
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -82,9 +83,9 @@ def loads(
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        raise ConfigError(
-            source, [_explain(problem, model, lines, data, known.used) for problem in error.errors(include_url=False)]
-        ) from None
+        found = error.errors(include_url=False)
+        texts = [_of_key(each, root, lines, data) or _explain(each, model, lines, data, known.used) for each in found]
+        raise ConfigError(source, list(dict.fromkeys(texts))) from None
 
 
 def line_numbers(path: Path) -> dict[tuple[str | int, ...], int]:
@@ -237,6 +238,33 @@ def _explain(problem: Any, model: type[BaseModel], lines: dict[_Key, int], data:
     if problem["type"] == "missing":
         return f"{where}: this key is required"
     return f"{where}: {_without_values(_in_words(problem), used)}"
+
+
+def _of_key(problem: Any, root: yaml.Node | None, lines: Mapping[_Key, int], data: Any) -> str:
+    """Return what is wrong with a key that YAML takes for a number, a date or yes or no; "" where it is a value."""
+    loc = problem["loc"]
+    if problem["type"] != "invalid_key" and (problem["type"], *loc[-1:]) != ("string_type", "[key]"):
+        return ""
+    parent = _keys_in_file((*loc[: -2 if loc[-1] == "[key]" else -1], "[key]"), data)
+    node = root
+    for part in parent:
+        node = _child_node(node, part)
+    written = node.value if isinstance(node, yaml.MappingNode) else ()
+    for name, _ in written:
+        if name.tag.rpartition(":")[2] in _NO_TEXT:
+            key = (*parent, str(name.value))
+            return (
+                f'{place_in_file(key, lines)}: YAML does not read this name as a text: write "{name.value}", in quotes'
+            )
+    return ""
+
+
+def _child_node(node: yaml.Node | None, part: str | int) -> yaml.Node | None:
+    if isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
+        found: yaml.Node = node.value[part]
+        return found
+    pairs = node.value if isinstance(node, yaml.MappingNode) else ()
+    return next((value for name, value in pairs if str(name.value) == str(part)), None)
 
 
 def _without_values(text: str, used: Mapping[str, str]) -> str:

@@ -106,6 +106,8 @@ class ProofStore:
         write_file(self._path(report.candidate, report.source), PROOF_REPORT.dump_json(report, indent=1))
         for old in self.all()[KEPT_MAX:]:
             self._path(old.candidate, old.source).unlink(missing_ok=True)
+            if old.source == "live" and old.candidate != report.candidate:
+                file_of(self._folder, old.candidate).unlink(missing_ok=True)
 
     def all(self) -> list[ProofReport]:
         """Return all reports, the newest first; one that cannot be read is left out."""
@@ -120,6 +122,12 @@ class ProofStore:
     def forget(self, candidate: str) -> None:
         """Delete the trial on the recording of a candidate that was replaced."""
         self._path(candidate, "recording").unlink(missing_ok=True)
+
+    def keep_only(self, candidate: str, networks: tuple[str, str]) -> None:
+        """Delete the live trial of a candidate that compared other networks than these, as what was in force before."""
+        found = self.of(candidate, "live")
+        if found is not None and found.networks != networks:
+            self._path(candidate, "live").unlink(missing_ok=True)
 
     def agrees(self, ref: BundleRef) -> bool:
         """Return True if live frames have shown that a bundle loses little of what the network before it finds."""

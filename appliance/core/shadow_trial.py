@@ -143,6 +143,8 @@ class ShadowTrial:
         if task is None or task != self._task:
             self._end()
             self._task, self._evidence, self._failures, self._retry_at = task, None, 0, float("-inf")
+            if task is not None:
+                self._proofs.keep_only(str(task.candidate), task.networks)
         if task is None:
             self.status = ShadowStatus()
             return

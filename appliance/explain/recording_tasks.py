@@ -129,11 +129,11 @@ def around_alert(t_start: float, t_end: float | None) -> tuple[float, float]:
 
 
 def without_secrets(config: DecisionConfig, camera: str, storage: Path | str) -> DecisionConfig:
-    """Return the sections that decide about one camera, without address, password, token or other cameras.
+    """Return the sections that decide about one camera, without addresses, passwords, token or other cameras.
 
     The network runs on the CPU, there as the choice remembered in the storage folder says.
     """
-    plan = config.cameras[camera].model_copy(update={"url": "rtsp://recorded/", "detect_url": None})
+    plan = config.cameras[camera].model_copy(update={"url": "rtsp://recorded/", "detect_url": None, "onvif": None})
     return replace(
         config,
         detector=with_remembered_runtime(config.detector.model_copy(update={"device": "cpu"}), Path(storage)),

@@ -14,6 +14,7 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 
 from appliance.base.errors import VedetteError
@@ -258,21 +259,19 @@ class _Folder:
         self._found.rows_closed += 1
 
     def _adopt(self, connection: sqlite3.Connection, name: str, following: str) -> bool:
-        """Give a file without a row one, or leave it for now. following: the name of the next one; '': none.
+        """Give a file without a row one. following: the name of the next one; '': none.
 
         A power cut takes the newest rows, which are flushed seldom, but not the files, which are flushed each.
         """
         began, parts = _begin_of(name), self._folder.split("/")
         if self._measure is None or began is None or len(parts) < 2:
             return False
+        unread = partial(self._unread, connection, parts[1], (_begin_of(following) or began) - began)
         try:
-            if self._found.adopted < ADOPTED_MAX:
-                measured = self._measure(self._root / self._folder / name)
-            else:
-                measured = self._unread(connection, parts[1], (_begin_of(following) or began) - began)
-        except NotMeasured:
-            self._found.orphans_kept += 1  # until the next start, or the next sweep
-            return True
+            path = self._root / self._folder / name
+            measured = self._measure(path) if self._found.adopted < ADOPTED_MAX else unread()
+        except NotMeasured:  # a busy machine, as at a start: without a row it would be deleted within the hour
+            measured = unread()
         if measured is None:
             return False
         kind = "pre_roll" if parts[0] == PREROLL else "continuous"
@@ -287,7 +286,7 @@ class _Folder:
         return True
 
     def _unread(self, connection: sqlite3.Connection, camera: str, seconds: float) -> MeasuredSegment:
-        """Return what is likely of a file that is one too many to be read; seconds: until the next one begins."""
+        """Return what is likely of a file that is not read; seconds: until the next one begins."""
         if not 0 < seconds <= UNREAD_S_MAX:
             seconds = UNREAD_S
         last = connection.execute(

@@ -101,6 +101,20 @@ def test_each_fault_is_named_with_its_line_and_remedy(right: str, wrong: str, li
     assert any(problem.startswith(f"line {line}:") for problem in found), found
 
 
+@pytest.mark.parametrize(
+    ("right", "wrong", "told"),
+    [
+        ("  gate:", "  1:", "line 4: cameras.1: YAML does not read"),
+        ("  gate:", "  no:", 'line 4: cameras.no: YAML does not read this name as a text: write "no", in quotes'),
+        ("{yard: [", "{2026-01-31: [", "line 8: cameras.gate.zones.2026-01-31: YAML does not read"),
+        ("severity: alert", "on: alert", "line 11: cameras.gate.rules.0.on: YAML does not read"),
+        ("detector:", "off: 1\ndetector:", "line 2: off: YAML does not read"),
+    ],
+)
+def test_a_name_that_yaml_takes_for_something_else_is_said_as_it_was_written(right: str, wrong: str, told: str) -> None:
+    assert any(each.startswith(told) for each in problems(GOOD.replace(right, wrong, 1)))
+
+
 def test_several_faults_are_reported_at_once() -> None:
     found = problems(GOOD.replace("fps: 5", "fsp: 5").replace("uplink:", "uplnk:"))
     assert len(found) == 2

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from appliance.base.clock import ManualClock
 from appliance.bundle.bundle_store import BundleStore
 from appliance.canary.judge import CandidateJudge, RunCosts
 from appliance.canary.paired_frames import FoundObject, SurveyedFrame
-from appliance.canary.proof_store import STANDS_S, LiveEvidence, LiveFrame, ProofStore, apply_outcome, file_of
+from appliance.canary.proof_store import KEPT_MAX, STANDS_S, LiveEvidence, LiveFrame, ProofStore, apply_outcome, file_of
+from appliance.config import SiteConfig
+from appliance.core.ingest_supervisor import IngestSupervisor
+from appliance.core.shadow_trial import ShadowSources, ShadowTrial
 from appliance.detect.bundle_maker import describe_network, install_files
+from appliance.health.load_shedding import NOTHING_SHED
+from appliance.sensors.appliance_sensors import SensorStatus
+from appliance.sensors.linux_sensors import MemoryReading
+from appliance.sensors.readings import NOTHING
+from appliance.store.paths import PROOFS
 
 NETWORKS = ("vedette-nano@1", "night@2")
 COST = RunCosts(memory_mb=40.0, cpu_ms=20.0)
@@ -113,3 +123,40 @@ def test_one_that_is_twice_as_slow_is_stopped_and_a_slow_frame_now_and_then_is_n
     assert "1.5 times the CPU time" in slow.verdict(COST, COST).reasons[0]
     busy = evidence(tmp_path / "busy", *(frame(n, new_ms=41.0 if n % 3 == 0 else 21.0) for n in range(200)))
     assert busy.verdict(COST, COST).outcome == "not enough"
+
+
+def test_what_was_compared_with_another_network_proves_nothing_about_the_one_before(tmp_path: Path) -> None:
+    store, proofs = BundleStore(tmp_path / "bundles"), ProofStore(tmp_path)
+    refs = []
+    for version in "12":
+        manifest, files = describe_network("vedette-nano", version)
+        install_files(store, manifest, files)
+        refs.append(manifest.ref)
+    pair = (str(refs[0]), str(refs[1]))
+    proofs.put(
+        replace(evidence(tmp_path / "x", *map(frame, range(60))).report(pair[1], 2.0, COST, COST), networks=pair)
+    )
+    store.put_in_force(refs[0])
+    store.put_in_force(refs[1], state="probation")
+    config = SiteConfig.model_validate({"cameras": {"gate": {"url": "rtsp://127.0.0.1/x"}}}).for_ingest()
+    clock = ManualClock()
+    supervisor = IngestSupervisor(config, clock)  # it runs nothing, so nothing is compared
+    sources = ShadowSources(
+        lambda: NOTHING_SHED, lambda: SensorStatus(NOTHING, MemoryReading(), None), lambda: False
+    )  # fmt: skip
+    ShadowTrial(tmp_path, lambda: config, store, supervisor, sources, clock).run_once()
+    assert proofs.agrees(refs[1])
+    store.withdraw()
+    store.put_in_force(refs[1], state="probation")
+    ShadowTrial(tmp_path, lambda: config, store, supervisor, sources, clock).run_once()
+    assert not proofs.agrees(refs[1])
+
+
+def test_frames_of_a_candidate_leave_with_its_report(tmp_path: Path) -> None:
+    proofs = ProofStore(tmp_path)
+    for n in range(KEPT_MAX + 2):
+        path = file_of(tmp_path / PROOFS, f"night@{n}")
+        found = LiveEvidence(path, ("vedette-nano@1", f"night@{n}"))
+        proofs.put(found.report(f"night@{n}", float(n), COST, COST))
+    assert len(list((tmp_path / PROOFS).glob("*.frames"))) == KEPT_MAX
+    assert not file_of(tmp_path / PROOFS, "night@0").exists()

@@ -150,10 +150,13 @@ def test_a_box_too_busy_to_read_a_segment_does_not_delete_it(
 
     monkeypatch.setattr(Sandbox, "call", slow)
     found = segments.reconcile(tmp_path, measure=reader.recover_segment, orphan_age_s=-1e12)
-    assert (found.rows_closed, found.rows_dropped, found.orphans_kept, found.orphans_removed) == (1, 0, 2, 0)
+    assert (found.rows_closed, found.rows_dropped, found.adopted, found.orphans_removed) == (1, 0, 2, 0)
+    assert sweep_orphans(db, tmp_path, orphan_age_s=-1e12).orphans_removed == 0
     assert all((tmp_path / row.path).exists() for row in told)
-    (row,) = segments.covering("gate", T, T + 10)
+    row, *others = segments.covering("gate", T, T + 10)
     assert (row.complete, row.frames) == (True, told[0].frames - 5)
+    assert [(each.path, each.bytes) for each in others] == [(each.path, each.bytes) for each in told[1:]]
+    assert [each.t_start for each in others] == pytest.approx([each.t_start for each in told[1:]], abs=0.002)
 
 
 def test_a_segment_is_not_cut_back_because_the_process_lacks_files(

@@ -28,7 +28,13 @@ MONDAY_NOON = (0, 720)
 def plan(**rule: Any) -> SiteConfig:
     everywhere = [[0.0, 0.0], [1.0, 0.0], [1.0, 1.0], [0.0, 1.0]]
     intruder = {"name": "intruder", "kind": "enter", "zone": "yard", "at_start": "report", **rule}
-    gate = {"url": "rtsp://u:hunter2@192.168.1.20/main", "zones": {"yard": everywhere}, "rules": [intruder]}
+    secret = "u:hunter2@192.168.1.20"
+    addresses = {
+        "url": f"rtsp://{secret}/main",
+        "detect_url": f"rtsp://{secret}/sub",
+        "onvif": f"http://{secret}/onvif",
+    }
+    gate = {**addresses, "zones": {"yard": everywhere}, "rules": [intruder]}
     return SiteConfig.model_validate({"cameras": {"gate": gate}})
 
 
