@@ -158,8 +158,8 @@ class BrokerSession:
             self._lost(f"it sent what is not MQTT ({type(error).__name__})")
             connection.close()
             self._client = self._new_client()
-            waiting, self._unacked = self._unacked, {}
-            for topic, body in waiting.values():  # paho sends them once it is connected
+            unacked, self._unacked = self._unacked, {}
+            for topic, body in unacked.values():  # paho sends them once it is connected
                 self._unacked[self._client.publish(topic, body, qos=1).mid] = (topic, body)
         self._count_sent()
 
