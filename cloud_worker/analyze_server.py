@@ -28,7 +28,7 @@ from appliance.base.analyze_protocol import (
     media_kind,
 )
 from appliance.base.clock import Clock, local_day
-from appliance.base.errors import EngineError
+from appliance.base.errors import EngineError, EngineUnavailable
 from appliance.base.json_lines import first_problem
 from appliance.wire import TRACEPARENT, Escalation, MediaRef, Verdict, traceparent_after, traceparent_of
 from cloud_worker.config import ApiConfig, ApiToken
@@ -112,11 +112,16 @@ class AnalyzeServer(HttpServer):
         if wait_s:
             text = f"This token may send {token.per_minute} items a minute (api.tokens.{token.name}.per_minute)."
             return _problem("429 Too Many Requests", text, int(wait_s) + 1)
+        if why := self._spent_up(token):
+            return _problem("429 Too Many Requests", why, 3600)
+        return None
+
+    def _spent_up(self, token: ApiToken) -> str:
+        """Return why the token may not have the judge today, or ''."""
         today = (local_day(self._clock.now()), token.name)
         self._spent = {each: seconds for each, seconds in self._spent.items() if each[0] == today[0]}
-        if token.gpu_s_day is not None and self._spent.get(today, 0.0) >= token.gpu_s_day:
-            return _problem("429 Too Many Requests", f"api.tokens.{token.name}.gpu_s_day is spent for today.", 3600)
-        return None
+        spent = token.gpu_s_day is not None and self._spent.get(today, 0.0) >= token.gpu_s_day
+        return f"api.tokens.{token.name}.gpu_s_day is spent for today." if spent else ""
 
     async def _answer(self, token: ApiToken, item: AnalyzeItem, trace: str) -> AnalyzeAnswer:
         """Answer one item. trace: the caller's, which the model server is told; one of our own where it is none."""
@@ -147,16 +152,24 @@ class AnalyzeServer(HttpServer):
         trace = traceparent_after(trace, name) or traceparent_of(escalation)
         files = (EvidenceFile(ref, item.media),)
         case = JudgeCase(escalation=escalation, files=files, decoder=self._decoder, traceparent=trace)
-        try:
-            async with self._turn:
+        async with self._turn:
+            if why := self._spent_up(token):
+                return AnalyzeAnswer(camera=item.camera, status="refused", reason=why)
+            began = self._clock.monotonic()
+            try:
                 verdict = await self._judge(case)
-        except EngineError as error:
-            return AnalyzeAnswer(camera=item.camera, status="refused", reason=str(error))
-        return self._charged(token, verdict).model_copy(update={"camera": item.camera})
+            except EngineError as error:
+                if not isinstance(error, EngineUnavailable):  # it worked in vain, until the time-out perhaps
+                    self._charge(token, self._clock.monotonic() - began)
+                return AnalyzeAnswer(camera=item.camera, status="refused", reason=str(error))
+            self._charge(token, verdict.seconds)
+        return self._priced(verdict).model_copy(update={"camera": item.camera})
 
-    def _charged(self, token: ApiToken, verdict: Verdict) -> AnalyzeAnswer:
+    def _charge(self, token: ApiToken, seconds: float) -> None:
         key = (local_day(self._clock.now()), token.name)
-        self._spent[key] = self._spent.get(key, 0.0) + verdict.seconds
+        self._spent[key] = self._spent.get(key, 0.0) + seconds
+
+    def _priced(self, verdict: Verdict) -> AnalyzeAnswer:
         cost = AnalyzeCost(
             money=round(verdict.seconds / HOUR_S * (self._gpu_hour() or 0.0), 6), gpu_s=verdict.seconds,
             tokens_in=verdict.tokens_in, tokens_out=verdict.tokens_out,

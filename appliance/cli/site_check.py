@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -185,9 +186,10 @@ def _preroll(site: SiteConfig) -> Iterator[Finding]:
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         yield Finding("storage.preroll_dir", "wrong", f"{existing} is not a folder that this user may write")
         return
-    now_there = sum(
-        file.stat().st_size for file in (site.storage.dir / PREROLL).glob("*/*")
-    )  # of an appliance that runs
+    now_there = 0  # bytes of an appliance that runs, which replaces its segments meanwhile
+    for file in (site.storage.dir / PREROLL).glob("*/*"):
+        with contextlib.suppress(OSError):
+            now_there += file.stat().st_size
     free = shutil.disk_usage(existing).free + now_there
     if free < need + RING_FREE_BYTES_MIN:
         text = f"{folder} has {free / 1e6:.0f} MB free and the rings need {need / 1e6:.0f}: lower quota.preroll_mb"

@@ -106,13 +106,22 @@ class DemoConsole:
         """Print that `event` happened; `text` for people, `fields` for programs."""
         now = self._clock.now()
         if self._as_json:
-            line = json.dumps({"event": event, "t": round(now, 3), **fields})
+            line = json.dumps(
+                {"event": event, "t": round(now, 3), **{key: _shown(each) for key, each in fields.items()}}
+            )
         else:
             line = f"{datetime.fromtimestamp(now).astimezone():%H:%M:%S}  {text}" if stamped else text
         try:
-            print(redact(line if self._as_json else printable(line)), file=self._out, flush=True)
+            print(line if self._as_json else redact(printable(line)), file=self._out, flush=True)
         except BrokenPipeError:
             self._out = open("/dev/null", "w")  # noqa: SIM115 (the reader is gone; the demo goes on)
+
+
+def _shown(value: object) -> object:
+    """Return `value` without secrets. Before it is JSON: an address may end in a quote, which is escaped there."""
+    if isinstance(value, list):
+        return [_shown(each) for each in value]
+    return redact(value) if isinstance(value, str) else value
 
 
 class AlertReporter:

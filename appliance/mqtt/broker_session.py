@@ -57,7 +57,8 @@ class BrokerSession:
     """One client of one broker: connects, comes back by itself, and says that it is gone when it is.
 
     Owner: one thread, which calls `run_once` again and again; nothing else blocks. Invariants: everything is sent with
-    QoS 1; at most QUEUED_MAX messages wait for an acknowledgement. `connections` counts, so that the owner sees that
+    QoS 1; at most QUEUED_MAX messages wait for an acknowledgement, and wait on when the client is replaced, unless they
+    are retained: the owner sends the present state anew. `connections` counts, so that the owner sees that
     the broker may have forgotten what it kept.
     """
 
@@ -81,6 +82,7 @@ class BrokerSession:
         self._count_bytes = count_bytes
         self._backoff = Backoff(BACKOFF_FIRST_S, BACKOFF_LAST_S)
         self._throttle = LogThrottle(logger, clock)
+        self._unacked: dict[int, tuple[str, bytes]] = {}
         self._try_at = float("-inf")
         self._answer_by: float | None = None
         self._sent = 0
@@ -111,7 +113,10 @@ class BrokerSession:
         """Publish a message; return False if there is no room for it now: try again."""
         if not self.connected:
             return False
-        return self._client.publish(topic, body, qos=1, retain=retain and self._keeps_messages).rc == 0
+        sent = self._client.publish(topic, body, qos=1, retain=retain and self._keeps_messages)
+        if sent.rc == 0 and not retain:
+            self._unacked[sent.mid] = (topic, body)
+        return sent.rc == 0
 
     def takes(self, topic: str, body: bytes) -> bool:
         """Return True if a message is as short as the broker wants them."""
@@ -153,6 +158,9 @@ class BrokerSession:
             self._lost(f"it sent what is not MQTT ({type(error).__name__})")
             connection.close()
             self._client = self._new_client()
+            unacked, self._unacked = self._unacked, {}
+            for topic, body in unacked.values():  # paho sends them once it is connected
+                self._unacked[self._client.publish(topic, body, qos=1).mid] = (topic, body)
         self._count_sent()
 
     def _new_client(self) -> Client:
@@ -182,6 +190,7 @@ class BrokerSession:
         client.on_connect = self._on_connect
         client.on_disconnect = self._on_disconnect
         client.on_message = self._on_message
+        client.on_publish = self._on_publish
         client.on_socket_close = self._on_socket_close
         client._sock_recv = partial(_receive_bounded, client._sock_recv)  # type: ignore[method-assign]
         self._greeting: Any = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
@@ -220,6 +229,9 @@ class BrokerSession:
     def _on_message(self, _client: Client, _data: Any, message: Any) -> None:
         if len(message.payload) <= RECEIVED_BYTES_MAX:
             self._receive(ReceivedMessage(message.topic, message.payload, message.retain))
+
+    def _on_publish(self, _client: Client, _data: Any, packet_id: int, _reason: Any, _properties: Any) -> None:
+        self._unacked.pop(packet_id, None)
 
     def _on_socket_close(self, _client: Client, _data: Any, closing: Any) -> None:
         self._count_sent(closing)

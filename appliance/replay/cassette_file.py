@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from appliance import wire
 from appliance.base.errors import UsageError
 from appliance.base.json_lines import AppendOnlyFile, first_problem, whole_bytes
-from appliance.base.local_files import check_output
+from appliance.base.local_files import check_output, is_special
 from appliance.replay.verdict_source import AnsweredBy, FootageRef, ReplayEscalation, SourcedVerdict, VerdictMatch
 from appliance.types import SCHEMA
 
@@ -38,9 +38,9 @@ class _Part(BaseModel):
 class Judge(_Part):
     """The engine, model and prompt that gave a verdict."""
 
-    engine: Annotated[str, Field(max_length=200)]
-    model: Annotated[str, Field(max_length=200)]
-    prompt_version: Annotated[str, Field(max_length=200)] = ""
+    engine: Annotated[str, Field(max_length=wire.TEXT_CHARS_MAX)]
+    model: Annotated[str, Field(max_length=wire.TEXT_CHARS_MAX)]
+    prompt_version: Annotated[str, Field(max_length=wire.TEXT_CHARS_MAX)] = ""
 
     def __str__(self) -> str:
         prompt = f", prompt {self.prompt_version}" if self.prompt_version else ""
@@ -72,8 +72,8 @@ class CassetteQuery(_Part):
     camera: Annotated[str, Field(max_length=64)]
     rule: Annotated[str, Field(max_length=64)]
     kind: Annotated[str, Field(max_length=64)]
-    label: Annotated[str, Field(max_length=200)]
-    zone: Annotated[str, Field(max_length=200)]
+    label: Annotated[str, Field(max_length=wire.TEXT_CHARS_MAX)]
+    zone: Annotated[str, Field(max_length=wire.TEXT_CHARS_MAX)]
     question: Annotated[str, Field(max_length=2000)]
     score: float = 0.0
     t: float
@@ -176,6 +176,8 @@ class CassetteReader:
         self._path = path
         self._digest = hashlib.sha256()
         try:
+            if is_special(path):  # a pipe waits for whoever may write, and is read twice
+                raise UsageError(f"{path} is a pipe or a device: a cassette is a file")
             self._file = path.open("rb")
             bytes_ = self._file.seek(0, 2)
             self._file.seek(0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -233,6 +234,24 @@ def test_a_torn_last_line_is_dropped_when_recording_continues(tmp_path: Path) ->
     writer.close()
     decisions = [placed.line.verdict.decision for placed in CassetteReader(path).lines()]
     assert decisions == ["confirmed", "rejected"]
+
+
+def test_names_are_as_long_as_the_wire_lets_them_be(tmp_path: Path) -> None:
+    """The model of a local server is often the path of its file."""
+    name = "m" * wire.TEXT_CHARS_MAX
+    asked = body(zone=name, label=name)
+    long = line(asked)
+    verdict = long.verdict.model_copy(update={"engine": name, "model": name, "prompt_version": name})
+    long = long.model_copy(update={"verdict": verdict})
+    (read,) = CassetteReader(write(tmp_path / "c.jsonl", long)).lines()
+    assert read.line.judge == Judge(engine=name, model=name, prompt_version=name)
+    assert (read.line.asked.zone, read.line.asked.label) == (name, name)
+
+
+def test_a_pipe_that_nobody_writes_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UsageError, match="is a pipe or a device: a cassette is a file"):
+        CassettePlayer(tmp_path / "pipe")
 
 
 def test_a_file_of_another_kind_is_not_recorded_over(tmp_path: Path) -> None:

@@ -170,6 +170,8 @@ def test_check_says_whether_the_rings_fit_and_how_long_the_disk_lasts(site: Site
     assert said["storage"].text.startswith("6.0 of 50 GB taken; ")
     (ring,) = _preroll(site.config)
     assert (ring.level, ring.about) == ("ok", "storage.preroll_dir")
+    (tmp_path / "preroll" / "shed").mkdir(parents=True)
+    (tmp_path / "preroll" / "shed" / "gone.mp4").symlink_to("/nowhere")  # as one that the appliance has just replaced
     huge = config_of(dir=str(tmp_path), preroll_dir="/dev/shm/vedette-test-never-made", quota={"preroll_mb": 4096})
     shed = huge.cameras["shed"]
     many = huge.model_copy(update={"cameras": {f"c{n}": shed for n in range(4000)}})

@@ -292,6 +292,16 @@ def test_waits_out_an_appliance_that_does_not_answer() -> None:
     assert len(printed(NoAnswer("down"), [alert("a", 101.0)], polls=2)) == 1
 
 
+def test_a_reason_with_an_address_and_quotes_is_json_without_its_secrets() -> None:
+    """A model wrote it: what is taken out must not take the backslash of a quote along."""
+    out = io.StringIO()
+    console = DemoConsole(ManualClock(), as_json=True, out=out)
+    console.emit("verdict", "", reason='a sign: rtsp://u:hunter2@cam/x"y"', rules=["http://u:hunter2@h/?key=hunter2"])
+    line = json.loads(out.getvalue())
+    assert line["reason"].endswith('"y"')
+    assert "hunter2" not in out.getvalue()
+
+
 def test_prints_json_for_programs() -> None:
     lines = [json.loads(line) for line in printed([alert("a", 101.0, "rejected")], as_json=True, polls=1)]
     assert [line["event"] for line in lines] == ["alert", "verdict"]

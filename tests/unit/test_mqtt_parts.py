@@ -1,12 +1,19 @@
-"""The parts of MQTT that need no broker: the section of the site file, topics, who is in which zone."""
+"""The parts of MQTT that need no real broker: the site file's section, topics, who is in which zone, a lost client."""
 
 from __future__ import annotations
 
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from appliance.base.backoff import Backoff
+from appliance.base.clock import SystemClock
 from appliance.config import CameraConfig, MqttConfig, SiteConfig
+from appliance.mqtt.broker_session import BrokerSession
 from appliance.mqtt.discovery import Topics, ZoneLabel, discovery_messages
 from appliance.mqtt.site_state import ZoneOccupancy
 from appliance.types import Box
@@ -124,3 +131,61 @@ def test_a_frame_that_the_detector_failed_on_says_nothing() -> None:
 
 def test_a_clock_that_is_set_back_begins_anew() -> None:
     assert occupied((100.0, INSIDE), (100.2, INSIDE), (10.0, None), (10.2, None)) == [False, True, False, False]
+
+
+_CONNACK = b"\x20\x03\x00\x00\x00"
+_TOO_LONG = b"\x30\x80\xa0\x01"  # the head of a message of 20 kB: the client breaks over it
+
+
+@contextlib.contextmanager
+def greeted(server: socket.socket) -> Iterator[socket.socket]:
+    connection, _ = server.accept()
+    with connection:
+        connection.settimeout(20)
+        connection.recv(1000)
+        connection.sendall(_CONNACK)
+        yield connection
+
+
+def packet_id_of_alert(connection: socket.socket) -> bytes:
+    """Return the packet id of the first message on the topic `t`, once all of it is here."""
+    got = b""
+    while not got.endswith(b"an alert"):
+        part = connection.recv(1000)
+        assert part, "the connection ended without the alert"
+        got += part
+    return got.partition(b"\x00\x01t")[2][:2]
+
+
+def test_an_alert_without_an_acknowledgement_outlives_the_client() -> None:
+    """A broker that vanishes or breaks the client gets again what it did not acknowledge, and only that."""
+    over, published = threading.Event(), threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(20)
+        mqtt = MqttConfig(url=f"mqtt://127.0.0.1:{server.getsockname()[1]}")
+        session = BrokerSession(mqtt, "x", None, SystemClock(), lambda message: None, lambda amount: None)
+        session._backoff = Backoff(0.01, 0.02)
+
+        def run() -> None:
+            while not over.is_set():
+                session.run_once(0.01)
+                if session.connected and not published.is_set() and session.publish("t", b"an alert", retain=False):
+                    published.set()
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        try:
+            for ending in (b"", _TOO_LONG):
+                with greeted(server) as first:
+                    packet_id_of_alert(first)
+                    first.sendall(ending)
+            with greeted(server) as second:
+                second.sendall(b"\x40\x02" + packet_id_of_alert(second) + _TOO_LONG)
+            with greeted(server) as third:
+                third.settimeout(0.5)
+                with pytest.raises(TimeoutError):
+                    third.recv(1000)
+        finally:
+            over.set()
+            thread.join(20)
+            session.close()

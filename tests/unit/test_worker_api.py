@@ -33,14 +33,14 @@ ITEM = {"camera": "gate", "media": PICTURE, "question": "Is the gate open?"}
 
 
 @contextlib.contextmanager
-def served(*stubs: OpenAiStub, unready: str = "", **limits: Any) -> Iterator[httpx.Client]:
+def served(*stubs: OpenAiStub, unready: str = "", timeout_s: float = 60.0, **limits: Any) -> Iterator[httpx.Client]:
     """A worker's API, with an engine for each stub: the first is the best."""
     token = ApiToken(name="hall", token=SecretStr(TOKEN), site="depot-7", cameras=("gate",), **limits)
     engines = tuple(
         PooledEngineConfig(
             name=f"engine-{n}",
             order=n,
-            engine=OpenAiEngine(kind="openai", url=stub.url, model=MODEL, api_key=SecretStr(KEY)),
+            engine=OpenAiEngine(kind="openai", url=stub.url, model=MODEL, api_key=SecretStr(KEY), timeout_s=timeout_s),
         )
         for n, stub in enumerate(stubs, 1)
     )
@@ -126,6 +126,18 @@ def test_tokens_cameras_rates_and_budgets_hold(stub: OpenAiStub) -> None:
     assert len(stub.requests) == 1
     with served(stub, unready="not connected") as client:
         assert ask(client, ITEM).json()["detail"] == "Nothing is judged now: not connected"
+
+
+def test_the_seconds_of_a_day_hold_for_each_item_and_a_time_out_is_charged(stub: OpenAiStub) -> None:
+    with served(stub, gpu_s_day=0.0001) as client:
+        first, second = ask(client, ITEM, ITEM).json()["items"]
+        assert (first["status"], second["status"]) == ("answered", "refused")
+        assert second["reason"] == "api.tokens.hall.gpu_s_day is spent for today."
+    assert len(stub.requests) == 1
+    with served(stub, gpu_s_day=0.9, timeout_s=1.0) as client:
+        stub.modes = ["hang"]
+        assert "no answer within 1 s" in ask(client, ITEM).json()["items"][0]["reason"]
+        assert ask(client, ITEM).status_code == 429
 
 
 def test_who_connects_and_asks_nothing_keeps_nobody_out(stub: OpenAiStub, monkeypatch: pytest.MonkeyPatch) -> None:
