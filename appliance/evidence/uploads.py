@@ -23,7 +23,7 @@ DETECT_SIDE_MAX = 1280  # pixels; the shared detector sees at most 640 of them
 DETECT_QUALITY = 90  # JPEG; less costs small objects their edges
 CLIP_FRAMES = 4  # as escalation.frames by default: each is an inference, and a picture for the model
 CLIP_S_MAX = 60.0  # seconds of a clip that are looked at
-QUESTION = "ask-"  # begins the id of a question that came through the API
+ASKED = "ask-"  # begins the id of a question that came through the API
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +108,6 @@ class UploadReader:
 
 def forget_unasked(root: Path, is_known: Callable[[str], bool]) -> None:
     """Delete the pictures of questions that a kill left without a row. root: the storage folder. For the start."""
-    for folder in (root / EVIDENCE).glob(f"{QUESTION}*"):
+    for folder in (root / EVIDENCE).glob(f"{ASKED}*"):
         if not is_known(folder.name):
             shutil.rmtree(folder, ignore_errors=True)
