@@ -34,6 +34,10 @@ _INCOMING, _LOCK = ".incoming", ".lock"
 State = Literal["probation", "proven"]
 
 
+class PointersUnreadable(ModelError):
+    """The pointers could not be read now, for lack of free files or by a fault of the disk: they may be whole."""
+
+
 @dataclass(frozen=True, slots=True)
 class InForce:
     """Which bundle examines a camera. before: the last one that was proven; None: what comes with Vedette.
@@ -310,8 +314,10 @@ def _read_pointers(path: Path) -> InForceTable:
     except (FileNotFoundError, NotADirectoryError):
         file = _PointerFile()
     except (OSError, ValidationError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is damaged"
-        raise ModelError(f"{path} cannot be read: {reason}; without it, what comes with Vedette is used") from None
+        kind, reason = (
+            (PointersUnreadable, error.strerror) if isinstance(error, OSError) else (ModelError, "it is damaged")
+        )
+        raise kind(f"{path} cannot be read: {reason}; without it, what comes with Vedette is used") from None
     return InForceTable(
         None if file.everywhere is None else file.everywhere.slot(),
         {camera: slot.slot() for camera, slot in file.cameras.items()},

@@ -71,7 +71,7 @@ class Publisher:
                 raise ModelError(f"{name} is not the file that the manifest of {manifest.ref} describes")
             for sha256, blob in cut(file, files[name]).items():
                 path = self._repository / "blobs" / "sha256" / sha256
-                if not path.is_file():
+                if not path.is_file() or path.read_bytes() != blob:  # a kill left a part of it
                     path.parent.mkdir(parents=True, exist_ok=True)
                     path.write_bytes(blob)
                     new_bytes += len(blob)
@@ -88,13 +88,13 @@ class Publisher:
         old = self._signers(root.signed, Root.type)
         leaving = root.signed.roles[role].keyids[0]
         path = next(path for path, signer in self._all_signers().items() if signer.public_key.keyid == leaving)
-        path.rename(path.with_suffix(".old"))
         root.signed.revoke_key(leaving, role)
         root.signed.add_key(self._new_key(role, root.signed.version + ROOT_KEYS).public_key, role)
         root.signed.version += 1
         root.signed.expires = self._expires(Root.type)
         new = self._signers(root.signed, Root.type)
         self._write(root, [*old, *(each for each in new if each.public_key.keyid not in _ids(old))])
+        path.rename(path.with_suffix(".old"))  # after a kill before here it still signs
         self._sign_all(self._targets())
 
     def _put_target(self, target: str, data: bytes) -> None:

@@ -43,6 +43,7 @@ from appliance.dashboard.deps import MediaReaders, StoredSite
 from appliance.dashboard.setup_api import new_setup_code
 from appliance.detect.bundle_maker import adopt_network
 from appliance.detect.model_files import bundle_store, pull_folder
+from appliance.evidence.uploads import forget_unasked
 from appliance.health.disk_watch import DiskWatch
 from appliance.health.load_shedding import LoadShedding
 from appliance.media.recording_reader import LIMITS, SandboxedReader
@@ -367,6 +368,8 @@ def recover(
     stores.health.end_open(clock.now(), NOT_RUNNING)
     if had_recordings:
         _report_new_database(stores, clock)
+    if not new_database:  # one that is put back may know them
+        forget_unasked(root, lambda name: stores.alerts.camera_of(name) is not None)
     stores.cameras.ensure({name: camera.url for name, camera in config.cameras.items() if camera.enabled})
 
 

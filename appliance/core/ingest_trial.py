@@ -40,7 +40,7 @@ class IngestRefused(UsageError):
 
 
 class IngestTooSlow(IngestRefused):
-    """It was still at work when time was up: this board had no time for it, which is no fault of the network."""
+    """It was still at work when time was up, or could not be started: the board's doing, no fault of the network."""
 
 
 class IngestStopped(IngestTooSlow):
@@ -102,7 +102,7 @@ class IngestTrial:
                 env=child_environment(INGEST_VARIABLES, INGEST_PREFIXES),
             )  # fmt: skip
         except OSError as error:
-            raise IngestRefused(f"these settings could not be tried: {error.strerror}") from None
+            raise IngestTooSlow(f"these settings could not be tried: {error.strerror}") from None
         with child:
             cpu = ChildCpu(child.pid, self._clock)
             while True:

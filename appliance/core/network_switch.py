@@ -25,7 +25,8 @@ from uuid import uuid4
 from appliance.base.clock import Clock
 from appliance.base.detector_config import DetectorConfig
 from appliance.base.errors import ModelError, PreconditionError
-from appliance.bundle.bundle_store import BundleStore, InForce, InForceTable
+from appliance.base.telemetry import LogThrottle
+from appliance.bundle.bundle_store import BundleStore, InForce, InForceTable, PointersUnreadable
 from appliance.bundle.manifest import BundleRef
 from appliance.bundle.rollout import advance_rollout
 from appliance.config import OWN_NETWORKS_MAX, IngestConfig
@@ -123,7 +124,9 @@ class NetworkSwitch:
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._wake = threading.Event()
-        self._now = _Wanted.of(self._config, _table_of(self._store))
+        self._repeats = LogThrottle(logger, clock)
+        self._table = InForceTable(None, {}, {})
+        self._now = _Wanted.of(self._config, self._read_table())
         self._reported_at = float("-inf")
         self._reported = ""
         supervisor.adopt(self._now.config)
@@ -168,7 +171,7 @@ class NetworkSwitch:
         whole = config.second_look.model is not None and before.model_copy(update={"model": then.model}) != then
         if whole:
             with self._lock:
-                self._now = _Wanted.of(self._config, _table_of(self._store))
+                self._now = _Wanted.of(self._config, self._read_table())
             self._supervisor.reconfigure(self._now.config)
             return
         bridge = config.model_copy(update={"cameras": cameras, "detector": before})
@@ -179,12 +182,12 @@ class NetworkSwitch:
 
     def run_once(self) -> None:
         """Switch if other networks are to be in force; else judge those on probation."""
-        table = _table_of(self._store)
+        table = self._read_table()
         with self._lock:
             wanted, now = _Wanted.of(self._config, table), self._now
         if wanted.networks == now.networks and wanted.cameras == now.cameras:
             self._judge(table, now)
-            _advance(self._store)
+            self._advance()
         elif self._supervisor.status.pid != 0:
             self._switch(wanted, now, table)
 
@@ -261,7 +264,8 @@ class NetworkSwitch:
         named = ", ".join(sorted(wanted.bundles - now.bundles)) or wanted.config.detector.model
         self.status = SwitchStatus("refused", named, why)
         self._report(f"{named} is taken back, not blamed: this appliance was too busy to load it; try again: {why}")
-        if _Wanted.of(self._config, _table_of(self._store)) == wanted:  # by the site file: not tried each second
+        rest = _Wanted.of(self._config, self._read_table())
+        if rest == wanted:  # by the site file: not tried each second
             self._is_now(wanted)
             self._supervisor.adopt(now.config)
 
@@ -282,7 +286,25 @@ class NetworkSwitch:
                     self._store.quarantine(slot.bundle, f"it answered none of {FAILS_AFTER} frames")
                     self._report(f"{slot.bundle} answered none of {FAILS_AFTER} frames; what was before comes back")
             except (ModelError, PreconditionError) as error:
-                logger.warning("%s", error)
+                self._repeats.report(error)
+
+    def _read_table(self) -> InForceTable:
+        """Return the pointers; none if their file is damaged, those read last while it cannot be read."""
+        try:
+            self._table = self._store.in_force()
+        except ModelError as error:
+            self._repeats.report(error)
+            if not isinstance(error, PointersUnreadable):
+                self._table = InForceTable(None, {}, {})
+        return self._table
+
+    def _advance(self) -> None:
+        """Give a bundle that is rolled out to all cameras, once it has proven itself on the first ones."""
+        try:
+            if done := advance_rollout(self._store):
+                logger.info("%s", done)
+        except (ModelError, PreconditionError) as error:
+            self._repeats.report(error)
 
     def _is_now(self, wanted: _Wanted) -> None:
         with self._lock:
@@ -321,21 +343,3 @@ def _needs_restart(trial: NetworkTrial, device: str, left_bytes: int | None) -> 
     if left_bytes is not None and left_bytes < need:
         return f"two networks need {need / 1e6:.0f} MB of memory at once, and {left_bytes / 1e6:.0f} MB are left"
     return ""
-
-
-def _advance(store: BundleStore) -> None:
-    """Give a bundle that is rolled out to all cameras, once it has proven itself on the first ones."""
-    try:
-        if done := advance_rollout(store):
-            logger.info("%s", done)
-    except (ModelError, PreconditionError) as error:
-        logger.warning("%s", error)
-
-
-def _table_of(store: BundleStore) -> InForceTable:
-    """Return the pointers; none if their file is damaged."""
-    try:
-        return store.in_force()
-    except ModelError as error:
-        logger.warning("%s", error)
-        return InForceTable(None, {}, {})

@@ -30,7 +30,7 @@ from appliance.base.errors import EvidenceError
 from appliance.config import CameraConfig, DecisionConfig
 from appliance.dashboard.deps import CoreProbes
 from appliance.evidence.privacy import PrivacyRules
-from appliance.evidence.uploads import UploadedFrame, UploadReader
+from appliance.evidence.uploads import ASKED, UploadedFrame, UploadReader
 from appliance.router.calibration import UNTRAINED, TrackStability
 from appliance.router.escalation_planner import API_RULE, ApiEscalation
 from appliance.sandbox.sandbox import SandboxError
@@ -183,7 +183,7 @@ class ImageAnalyzer:
             return kept(_NO_PIXELS)
         if self.probes.escalate is None:
             return kept("this site has no uplink")
-        name = f"ask-{uuid4().hex[:16]}"
+        name = f"{ASKED}{uuid4().hex[:16]}"
         requested = item.tier == "cloud" or bool(item.question) or bool(look.error)
         asked = ApiEscalation(name, item.camera, item.label, item.question, look.score, t, (), requested, look.model)
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
@@ -16,13 +16,14 @@ from appliance.evidence.privacy import PeopleInFrame, Redactor
 from appliance.media.atomic_file import write_file
 from appliance.media.recorded import FrameImages, ImageOrder, RecordedSegment
 from appliance.media.recording_reader import RecordingReader
-from appliance.store.paths import CUTS, evidence_folder
+from appliance.store.paths import CUTS, EVIDENCE, evidence_folder
 from appliance.types import Box
 
 DETECT_SIDE_MAX = 1280  # pixels; the shared detector sees at most 640 of them
 DETECT_QUALITY = 90  # JPEG; less costs small objects their edges
 CLIP_FRAMES = 4  # as escalation.frames by default: each is an inference, and a picture for the model
 CLIP_S_MAX = 60.0  # seconds of a clip that are looked at
+ASKED = "ask-"  # begins the id of a question that came through the API
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,3 +104,10 @@ class UploadReader:
             yield path
         finally:
             path.unlink(missing_ok=True)
+
+
+def forget_unasked(root: Path, is_known: Callable[[str], bool]) -> None:
+    """Delete the pictures of questions that a kill left without a row. root: the storage folder. For the start."""
+    for folder in (root / EVIDENCE).glob(f"{ASKED}*"):
+        if not is_known(folder.name):
+            shutil.rmtree(folder, ignore_errors=True)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import random
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -17,7 +19,7 @@ from typing import Any
 import pytest
 
 from appliance.base.backoff import Backoff
-from appliance.base.clock import SystemClock
+from appliance.base.clock import ManualClock, SystemClock
 from appliance.base.errors import PreconditionError
 from appliance.bundle.bundle_store import BundleStore, incoming
 from appliance.bundle.manifest import BundleRef
@@ -311,6 +313,48 @@ def test_a_network_for_which_a_busy_board_had_no_time_is_taken_back_and_not_blam
     assert "not blamed" in switch.fault
     switch.run_once()
     store.put_in_force(ref, state="probation")  # it may be tried again
+
+
+def test_a_moment_without_free_files_neither_blames_a_network_nor_takes_it_out_of_force(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, counted = BundleStore(tmp_path / "bundles"), Counted()
+    config = SiteConfig.model_validate({"cameras": {"gate": {"url": "rtsp://127.0.0.1/x"}}}).for_ingest()
+    refs = [install(store, v, partial(candidates.changed, change=partial(noise, seed=1)), tmp_path) for v in "12"]
+    store.put_in_force(refs[0])
+    switch = NetworkSwitch(config, store, counted, SystemClock(), MemoryReading, lambda ref: True)  # type: ignore[arg-type]
+
+    def lacking(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as short:
+        short.setattr(Path, "read_bytes", lacking)
+        switch.run_once()
+    assert (switch.status.progress, switch.fault) == ("", "")
+    store.put_in_force(refs[1], state="probation")
+    counted.trial = IngestTrial(("vedette",), SystemClock(), threading.Event())  # type: ignore[assignment]
+    with monkeypatch.context() as short:
+        short.setattr(subprocess, "Popen", lacking)
+        switch.run_once()
+    assert store.in_force().quarantined == {}
+
+
+def test_a_rollout_that_a_pin_stops_is_told_once_a_minute_and_not_each_second(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store, counted, clock = BundleStore(tmp_path / "bundles"), Counted(), ManualClock()
+    config = SiteConfig.model_validate({"cameras": {"gate": {"url": "rtsp://127.0.0.1/x"}}}).for_ingest()
+    refs = [install(store, v, partial(candidates.changed, change=partial(noise, seed=1)), tmp_path) for v in "12"]
+    store.put_in_force(refs[0])
+    store.settle(pinned=True)
+    begin_rollout(store, refs[1], ["gate"])
+    store.settle("gate", proven=True)
+    switch = NetworkSwitch(config, store, counted, clock, MemoryReading, lambda ref: True)  # type: ignore[arg-type]
+    for _ in range(50):
+        switch.run_once()
+        clock.advance(1.0)
+    assert len([each for each in caplog.records if "pinned" in each.message]) == 1
+    assert rollout_of(store) is not None
 
 
 def test_an_appliance_that_ends_during_a_trial_takes_no_network_back(tmp_path: Path) -> None:

@@ -194,3 +194,28 @@ def test_a_root_that_its_keys_did_not_sign_is_no_anchor(publisher: ModelPublishe
     for damaged in (root.replace(b'"threshold":2', b'"threshold":1'), b"{}", b"[]", b"\xff"):
         with pytest.raises(ModelError, match="root"):
             TrustedRepository.trust(tmp_path / "trust", damaged, "https://example.org")
+
+
+def test_a_blob_that_a_kill_left_half_written_is_published_whole_the_next_time(
+    publisher: ModelPublisher, site: TrustingSite
+) -> None:
+    publisher.publish("2", head=1, backbone=1)
+    for blob in (publisher.repository / "blobs" / "sha256").iterdir():
+        blob.write_bytes(blob.read_bytes()[:100])
+    publisher.publish("2", head=1, backbone=1)
+    assert site.install("2") == NEW
+
+
+def test_a_kill_before_new_keys_are_told_leaves_those_that_sign(publisher: ModelPublisher) -> None:
+    class Killed(ManualClock):
+        def now(self) -> float:
+            raise KeyboardInterrupt
+
+    keys = publisher.folder / "keys"
+    for role in ("root", "targets"):
+        with pytest.raises(KeyboardInterrupt):
+            Publisher(publisher.repository, keys, Killed()).rotate(role)
+    publisher.publish("2", head=1)
+    publisher.signer.rotate("targets")
+    publisher.publish("3", head=2)
+    assert len([*keys.glob("targets-*.pem")]) == 1

@@ -153,6 +153,21 @@ def test_a_storage_folder_that_cannot_be_used_is_refused_with_the_remedy(
         storage_folder(StorageConfig(dir=tmp_path))
 
 
+def test_pictures_of_a_question_that_a_kill_left_without_a_row_are_deleted_at_the_start(tmp_path: Path) -> None:
+    left, of_an_alert = tmp_path / "evidence" / "ask-0123456789abcdef", tmp_path / "evidence" / "5d1f0c"
+    for is_new in (True, False):
+        for folder in (left, of_an_alert):
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "frame-0.jpg").write_bytes(b"x")
+        clock = ManualClock()
+        db = Database(tmp_path / f"{is_new}.db", clock)
+        stores = build(site(), tmp_path, db, clock, ServiceGroup()).stores
+        recover(site(), tmp_path, stores, clock, recover_segment, new_database=is_new)
+        assert of_an_alert.exists()
+        assert left.exists() is is_new, "a copy of the database that is put back may know it"
+        db.close()
+
+
 def test_recordings_without_their_database_are_told(tmp_path: Path) -> None:
     folder = tmp_path / "segments" / "gate" / "2026-01-01"
     folder.mkdir(parents=True)
