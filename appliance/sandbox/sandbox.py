@@ -175,8 +175,8 @@ class Sandbox:
         return child.pid if child is not None and child.poll() is None else 0
 
     def _ask(self, function: str, values: Sequence[Value], limit_s: float, progress: Progress, cpu_s: float) -> Value:
-        channel = self._channel or self._start()
         try:
+            channel = self._channel or self._start()
             channel.settimeout(limit_s)
             send(channel, {"function": function, "values": list(values), "cpu_s": cpu_s})
             end = self._clock.monotonic() + limit_s

@@ -248,6 +248,21 @@ def test_an_answer_that_nobody_waited_for_is_not_taken_for_that_of_the_next_call
     assert sandbox.call("echo", "mine") == "mine"
 
 
+def test_a_start_that_was_interrupted_leaves_nothing_for_the_next_call(sandbox: Sandbox) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.02)  # no child is ready so soon
+        with pytest.raises(KeyboardInterrupt):
+            sandbox.call("echo", "first")
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert [sandbox.call("echo", each) for each in ("second", "third")] == ["second", "third"]
+
+
 def test_a_child_that_gets_no_cpu_time_is_killed_before_the_clock_is_over(sandbox: Sandbox) -> None:
     assert sandbox.call("echo", 1) == 1
     os.kill(sandbox.pid, signal.SIGSTOP)  # as in a call of a driver that does not answer
