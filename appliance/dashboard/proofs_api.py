@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from urllib.parse import quote
 
 from fastapi import Depends
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from appliance.base.errors import ModelError
 from appliance.canary.judge import Outcome
@@ -21,6 +21,7 @@ from appliance.dashboard.recording_jobs import JobRunning, JobState, RecordingJo
 from appliance.dashboard.schemas import API, ApiModel
 from appliance.detect.model_files import bundle_store
 from appliance.detect.runtime_choice import with_remembered_runtime
+from appliance.media.atomic_file import DiskWriteError
 from appliance.store.archive import StorageArchive
 from appliance.store.users import AccessLog
 from appliance.web.problems import Problem, refused_as
@@ -174,8 +175,14 @@ class NetworkProver:
             self._jobs.cancel(job)
 
     def _keep(self, job: RecordingJob) -> None:
-        if job.state == "done":
+        if job.state != "done":
+            return
+        try:
             self._proofs.put(PROOF_REPORT.validate_python(job.result))
+        except DiskWriteError as error:
+            job.state, job.error = "failed", f"The result could not be kept: {error}."
+        except ValidationError:
+            job.state, job.error = "failed", "The sandbox answered what makes no sense; nothing was compared."
 
     def _footage(self, hours: float) -> Iterator[dict[str, Any]]:
         """Yield pieces of a `TrialPlan`'s footage as plain values."""

@@ -16,7 +16,7 @@ from starlette.testclient import TestClient
 from appliance.base.clock import SystemClock
 from appliance.bundle.rollout import shadow_of
 from appliance.canary.judge import Judgement
-from appliance.canary.proof_store import ProofReport, ProofStore
+from appliance.canary.proof_store import PROOF_REPORT, ProofReport, ProofStore
 from appliance.config import SiteConfig
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import CoreProbes, IngestOrders
@@ -25,6 +25,8 @@ from appliance.dashboard.recording_jobs import JobRunning, RecordingJob, Recordi
 from appliance.detect.bundle_maker import adopt_network
 from appliance.detect.model_download import ModelDownload
 from appliance.detect.model_files import bundle_store
+from appliance.media.atomic_file import DiskWriteError
+from appliance.sandbox.sandbox import Sandbox
 from appliance.settings.settings_service import SettingsService
 from tests.support.dashboard_site import Site
 from tests.support.waiting import until
@@ -194,6 +196,33 @@ def test_a_candidate_on_probation_is_compared_with_what_was_before_never_with_it
         prover.start(TryModel(model=str(candidate)), site.clock.now())
     site.close()
     assert [each["now"]["model"] for each in begun] == ["vedette-nano"]
+
+
+def test_a_trial_whose_report_the_disk_does_not_take_or_that_makes_no_sense_has_failed(
+    client: TestClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = Site(tmp_path / "full", SystemClock(), SiteConfig.model_validate(yaml.safe_load(FILE)))
+    site.record_clip("gate", ROOT / "fixtures" / "clips" / "gate.mp4", site.clock.now() - 60, 16.0)
+    report = ProofReport("yard", 1.0, Judgement("better"), ("a", "yard"), 9, 60.0, 6.0, ())
+    answers = [PROOF_REPORT.dump_python(report, mode="json"), {"candidate": "yard"}]
+
+    class Answers(Sandbox):
+        def call(self, *_: Any, **__: Any) -> Any:
+            return answers.pop(0)
+
+    def full(*_: object) -> None:
+        raise DiskWriteError("the disk is full")
+
+    monkeypatch.setattr(ProofStore, "put", full)
+    jobs = RecordingJobs(site.root, site.clock, Answers)
+    prover = NetworkProver(site.config.for_decisions(), site.root, jobs, ProofStore(site.root))
+    for words in ("could not be kept: the disk is full", "makes no sense"):
+        prover.start(TryModel(model="yard"), site.clock.now())
+        until(lambda: prover.newest and prover.newest.state != "running")  # type: ignore[union-attr]
+        assert prover.newest is not None
+        assert prover.newest.state == "failed"
+        assert words in prover.newest.error
+    site.close()
 
 
 def test_a_network_is_put_in_force_for_one_camera_and_taken_back(
