@@ -104,7 +104,8 @@ class ProofStore:
         """Keep a report in place of an older one of this candidate. Raise DiskWriteError."""
         self._folder.mkdir(parents=True, exist_ok=True)
         write_file(self._path(report.candidate, report.source), PROOF_REPORT.dump_json(report, indent=1))
-        for old in self.all()[KEPT_MAX:]:
+        kept = report.candidate, report.source  # it stays also by a clock that was set back
+        for old in [each for each in self.all() if (each.candidate, each.source) != kept][KEPT_MAX - 1 :]:
             self._path(old.candidate, old.source).unlink(missing_ok=True)
             if old.source == "live" and old.candidate != report.candidate:
                 file_of(self._folder, old.candidate).unlink(missing_ok=True)

@@ -39,7 +39,7 @@ from appliance.dashboard.ptz_api import PtzControl
 from appliance.dashboard.recording_jobs import RecordingJobs
 from appliance.dashboard.recordings import FrameCache, RecordingCuts
 from appliance.dashboard.renditions import Renditions
-from appliance.dashboard.savings_api import COST_DAYS, DAY_S, CostReader, SavingsReader
+from appliance.dashboard.savings_api import COST_DAYS, CostReader, SavingsReader, first_day_t
 from appliance.dashboard.savings_history_api import HistoryReader
 from appliance.dashboard.settings_api import RuleTrials, SettingsPart
 from appliance.dashboard.snapshots import SnapshotCache, cut_snapshot
@@ -136,7 +136,7 @@ class DashboardParts:
 
     def warm_up(self) -> None:
         """Sum what takes long to sum, the judges' work of the days before today; any thread. Raises StoreError."""
-        self._work.since(self._clock.now() - COST_DAYS * DAY_S)
+        self._work.since(first_day_t(self._clock.now(), COST_DAYS))
 
     def configure(self, app: FastAPI, config: DashboardSections, probes: CoreProbes) -> Templates:
         """Let the handlers of `app` work with these sections and these parts of the core from the next request on.

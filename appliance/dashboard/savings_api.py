@@ -9,7 +9,7 @@ from typing import Annotated
 
 from fastapi import Depends, Query
 
-from appliance.base.clock import local_day
+from appliance.base.clock import day_bounds, local_day
 from appliance.config import CameraConfig, CostsConfig, PricesConfig
 from appliance.dashboard.schemas import API, ApiModel
 from appliance.savings.bytes_saved import SavingsAccount, account_for
@@ -227,6 +227,11 @@ class CostReport(ApiModel):
     offers: list[GpuOfferItem]
 
 
+def first_day_t(now: float, days: int) -> float:
+    """Return the beginning of the day `days` before `now`, UTC seconds: the meter counts whole days."""
+    return day_bounds(local_day(now - days * DAY_S))[0]
+
+
 @dataclass(frozen=True, slots=True)
 class SavingsReader:
     """Balances what came from the cameras against what was sent up. Any thread may call.
@@ -284,7 +289,7 @@ class CostReader:
 
     def report(self, days: int = COST_DAYS) -> CostReport:
         """Return the last `days` days, the newest first."""
-        since_t = self.db.clock.now() - days * DAY_S
+        since_t = first_day_t(self.db.clock.now(), days)
         rows = self.work.since(since_t)
         found, whole, verdicts = [], Bill(), 0
         for day, of_day in groupby(rows, key=lambda row: row.day):

@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from appliance.base.clock import day_bounds, local_day, local_hour
 from appliance.config import CostsConfig, PricesConfig
-from appliance.dashboard.savings_api import COST_DAYS, DAY_S
+from appliance.dashboard.savings_api import COST_DAYS, DAY_S, first_day_t
 from appliance.dashboard.schemas import API, ApiModel
 from appliance.savings.bytes_saved import SavingsAccount, account_for
 from appliance.savings.costs import Bill, price_idle, price_span, price_work
@@ -97,7 +97,7 @@ class HistoryReader:
 
     def money(self, days: int = COST_DAYS) -> MoneyHistory:
         """Return the last `days` days; the sums of the last one are those of `/api/v1/costs`."""
-        since_t = self.db.clock.now() - days * DAY_S
+        since_t = first_day_t(self.db.clock.now(), days)
         work: dict[str, list[DailyJudgeWork]] = {}
         for row in self.work.since(since_t):
             work.setdefault(row.day, []).append(row)

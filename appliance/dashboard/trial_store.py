@@ -167,7 +167,10 @@ class TrialStore:
             if only_known and not path.exists():
                 return
             write_file(path, "\n".join(lines).encode())
-            for old in self._heads()[KEPT_MAX:]:
+            others = (
+                each for each in self._heads() if each.id != head.id
+            )  # it stays also by a clock that was set back
+            for old in [*others][KEPT_MAX - 1 :]:
                 self._path(old.id).unlink(missing_ok=True)
 
     def all(self, camera: str) -> list[TrialHead]:

@@ -27,6 +27,8 @@ _FPS_IF_UNKNOWN = 25.0  # PAL; the usual rate of cameras
 LENGTH_S_MAX = 600  # of a converted copy
 _FPS_MAX = 60  # of a copy; faster clips lose frames
 _KEY_EVERY_S = 2  # as cameras are set up
+_TICK = Fraction(1, 90_000)  # of a copy's time, as RTP counts
+_EARLY_S = 0.001  # by which frames at _FPS_MAX may come early: containers round to a millisecond
 CODECS: Final[tuple[Literal["h264", "hevc"], ...]] = ("h264", "hevc")
 """The codecs that are recorded as they come."""
 
@@ -223,7 +225,9 @@ def as_camera_clip(path: Path, folder: Path, notify: Callable[[str], None]) -> P
 
 
 def _convert(source: Path, target: Path) -> None:
-    frames = 0
+    """Make a copy whose frames are shown when those of the source are; faster than _FPS_MAX, some are left out."""
+    frames, shown_s, now_s = 0, -1.0, 0.0
+    before_s: float | None = None
     try:
         with av.open(str(source)) as reading, av.open(str(target), "w", format="mp4") as writing:
             stream = reading.streams.video[0]
@@ -233,12 +237,20 @@ def _convert(source: Path, target: Path) -> None:
             made.width, made.height = stream.width // 2 * 2, stream.height // 2 * 2
             made.pix_fmt = "yuv420p"
             made.gop_size = max(1, round(rate * _KEY_EVERY_S))
+            made.codec_context.time_base = _TICK
             made.options = {"preset": "veryfast", "crf": "23", "bf": "0"}
             for frames, frame in enumerate(reading.decode(stream), 1):
-                if frames > LENGTH_S_MAX * rate:
+                if frames > 1:  # a rate in the header may be anything, and frames may come unevenly
+                    step_s = None if frame.time is None or before_s is None else frame.time - before_s
+                    now_s += step_s if step_s is not None and 0 <= step_s <= STEP_S_MAX else float(1 / rate)
+                before_s = frame.time
+                if now_s > LENGTH_S_MAX:
                     break
+                if now_s - shown_s < 1 / _FPS_MAX - _EARLY_S:
+                    continue
+                shown_s = now_s
                 even = frame.reformat(made.width, made.height, "yuv420p")
-                even.pts, even.time_base = frames, 1 / rate
+                even.pts, even.time_base = round(now_s / _TICK), _TICK
                 writing.mux(made.encode(even))
             writing.mux(made.encode())
     except (av.error.FFmpegError, ValueError) as error:

@@ -193,7 +193,11 @@ def parse_log(path: Path, numbered: Iterable[tuple[int, bytes]]) -> RecordedLog:
     if not whole:
         raise UsageError(f"{path} is empty: it is not a replay log")
     header = _header(path, whole[0][1])
-    return RecordedLog(path.name, header, tuple(_line(path, number, line) for number, line in whole[1:]), cut_off)
+    found = tuple(_line(path, number, line) for number, line in whole[1:])
+    known = {header.camera, *(each.camera for each in found if isinstance(each, StreamHeader))}
+    if odd := next((each.camera for each in found if each.camera not in known), None):
+        raise UsageError(f"{path}: the camera {odd} has lines and no header: it was edited; make the log anew")
+    return RecordedLog(path.name, header, found, cut_off)
 
 
 def _numbered(path: Path) -> Iterator[tuple[int, bytes]]:

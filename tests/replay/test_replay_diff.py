@@ -257,6 +257,14 @@ def test_what_is_nested_without_end_is_no_log(tmp_path: Path) -> None:
         read_log(log)
 
 
+def test_a_camera_without_a_header_is_named(written: Writes, tmp_path: Path) -> None:
+    log = written("x", *boxes(Person(1, 0, 9)))
+    head, *rest = log.read_bytes().splitlines(keepends=True)
+    log.write_bytes(b"".join([head, *rest, *(line.replace(b'"camera":"gate"', b'"camera":"yard"') for line in rest)]))
+    with pytest.raises(UsageError, match="the camera yard has lines and no header"):
+        read_log(log)
+
+
 def test_folders_are_paired_by_name(written: Writes, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for folder in ("before", "after"):
         (tmp_path / folder).mkdir()

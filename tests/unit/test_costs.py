@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
-from appliance.base.clock import ManualClock, local_day
+from appliance.base.clock import ManualClock, day_bounds, local_day
 from appliance.config import CloudCostConfig, CostsConfig, EdgeCostConfig, JudgeCostConfig, PricesConfig
 from appliance.dashboard.app import create_app
 from appliance.savings.costs import (
@@ -245,6 +245,19 @@ def test_the_site_beside_all_to_the_cloud(site: Site) -> None:
         "EUR",
     ):
         assert words in page, words
+
+
+def test_what_was_asked_on_the_first_day_counts_as_its_hours_do(site: Site) -> None:
+    first = local_day(NOON - 30 * DAY_S)
+    judged(site, "a1", day_bounds(first)[0] + 60.0, seconds=1000.0)
+    site.meter.add("", Metric(MetricName.UPTIME_S), 36_000)
+    site.meter.flush(first)
+    with TestClient(create_app(site.stored, site.config.for_dashboard()), base_url="http://127.0.0.1") as client:
+        found = client.get("/api/v1/costs").json()
+        (day,) = client.get("/api/v1/costs/history").json()["days"]
+    assert (found["verdicts"], found["comparison"]["hours"]) == (1, 10)
+    assert found["comparison"]["cloud"]["gpu"] == pytest.approx(1.0)
+    assert day["asking"] == pytest.approx(found["comparison"]["cloud"]["total"])
 
 
 def test_without_hours_there_is_nothing_to_compare(site: Site) -> None:

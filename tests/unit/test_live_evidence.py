@@ -160,3 +160,5 @@ def test_frames_of_a_candidate_leave_with_its_report(tmp_path: Path) -> None:
         proofs.put(found.report(f"night@{n}", float(n), COST, COST))
     assert len(list((tmp_path / PROOFS).glob("*.frames"))) == KEPT_MAX
     assert not file_of(tmp_path / PROOFS, "night@0").exists()
+    proofs.put(evidence(tmp_path / "x").report("night@x", -1.0, COST, COST))
+    assert proofs.of("night@x", "live") is not None, "the clock was set back"

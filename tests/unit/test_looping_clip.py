@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from fractions import Fraction
 from pathlib import Path
 
 import av
@@ -45,6 +46,23 @@ def test_other_footage_is_converted_once(tmp_path: Path, name: str, codec: str, 
     assert images == sorted(images)
     converted = LoopingClip(made)
     assert (converted.fps, converted.size) == (10.0, (size[0] // 2 * 2, size[1] // 2 * 2))
+
+
+def test_a_copy_is_as_fast_as_its_source_whatever_the_header_says(tmp_path: Path) -> None:
+    """As browsers and screens are recorded: the rate in the header is not that of the frames, which come unevenly."""
+    times = (0.0, 0.1, 0.6, 2.0, 2.001, 2.1, 4.5)
+    with av.open(str(tmp_path / "a.mkv"), "w") as out:
+        stream = out.add_stream("mpeg4", rate=30)
+        stream.width, stream.height, stream.pix_fmt = 160, 120, "yuv420p"
+        stream.codec_context.time_base = Fraction(1, 1000)
+        for t in times:
+            frame = av.VideoFrame.from_ndarray(np.full((120, 160, 3), 90, np.uint8), format="rgb24")
+            frame.pts, frame.time_base = round(t * 1000), Fraction(1, 1000)
+            out.mux(stream.encode(frame))
+        out.mux(stream.encode())
+    with av.open(str(as_camera_clip(tmp_path / "a.mkv", tmp_path / "made", print))) as container:
+        seen = [float(frame.time or 0.0) for frame in container.decode(video=0)]
+    assert seen == pytest.approx([t for t in times if t != 2.001], abs=0.01), "one a millisecond later is left out"
 
 
 def test_footage_that_changed_is_converted_anew(tmp_path: Path) -> None:

@@ -221,6 +221,10 @@ def test_a_restart_in_the_middle_is_said_and_only_the_last_are_kept(trials: Fixt
     listed = trials.http.get("/api/v1/cameras/gate/trials").json()["trials"]
     assert [each["began_t"] - T0 for each in listed] == list(range(KEPT_MAX + 1, 1, -1))
     assert {(each["state"], each["error"]) for each in listed} == {("failed", RESTARTED)}
+    set_back = TrialHead(id="d" * 16, camera="gate", began_t=T0 - 99, who="", why="", spans=[], diff="")
+    store.put(set_back)
+    assert store.get("gate", set_back.id) is not None, "the clock was set back, and it has only begun"
+    assert len(store.all("gate")) == KEPT_MAX
 
 
 REFUSED: list[tuple[dict[str, Any], int, str]] = [
