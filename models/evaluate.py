@@ -189,7 +189,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         seen = list(judged(eye, chosen_set(options, eye), names))
         known = {names(name) for name in eye.labels}
         labelled = {name for each in seen for name in each.truth_names if name}
-        wanted = set(options.only.split(",")) if options.only else labelled
+        wanted = {names(name) for name in options.only.split(",") if name.strip()} if options.only else labelled
+        if unlabelled := wanted - labelled:
+            raise SetFault(f"--only {min(unlabelled)}: the set labels {', '.join(sorted(labelled)) or 'nothing'}")
         if not labelled & known & wanted:
             has = ", ".join(sorted(labelled)) or "nothing"
             raise SetFault(f"nothing to measure: the set labels {has}, of which the detector or --only takes nothing")

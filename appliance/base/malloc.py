@@ -9,15 +9,20 @@ import ctypes
 import gc
 
 MMAP_THRESHOLD_BYTES = 512 * 1024  # a brightness plane of 720p is 0.9 MB
+CORE_MMAP_THRESHOLD_BYTES = 64 * 1024  # answers, stills and SQLite's buffers: mapped, they leave no holes in the heap
 TRIM_THRESHOLD_BYTES = 1024 * 1024  # glibc begins with 128 kB and raises it by itself; larger spares system calls
 TRIM_EVERY_S = 20.0  # a page or an inference leaves holes of megabytes; a trim takes milliseconds
 ARENAS_MAX = 2  # with one, two threads wait for each other; each more keeps its own holes
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # malloc.h of glibc
 
 
-def hold_little() -> bool:
-    """Set malloc up for a long-lived process, before threads are started. False: not glibc."""
-    return return_large_blocks() and share_heaps()
+def hold_little(mapped_bytes: int = MMAP_THRESHOLD_BYTES) -> bool:
+    """Set malloc up for a long-lived process, before threads are started. False: not glibc.
+
+    mapped_bytes: blocks of this size or more are mapped by themselves. Each costs two system calls and page faults: too
+    much for what each frame needs, and little for what a page or an alert does.
+    """
+    return return_large_blocks(mapped_bytes) and share_heaps()
 
 
 def share_heaps() -> bool:
@@ -34,8 +39,8 @@ def share_heaps() -> bool:
     return bool(mallopt(_M_ARENA_MAX, ARENAS_MAX))
 
 
-def return_large_blocks() -> bool:
-    """Have every block of MMAP_THRESHOLD_BYTES or more mapped by itself and given back when freed. False: not glibc.
+def return_large_blocks(mapped_bytes: int = MMAP_THRESHOLD_BYTES) -> bool:
+    """Have every block of `mapped_bytes` or more mapped by itself and given back when freed. False: not glibc.
 
     glibc raises that threshold to the size of whatever large block was freed last. From then on decoded frames lie
     in the heaps of their cameras' threads, of which there is one each, and what is freed with each lost connection
@@ -46,7 +51,7 @@ def return_large_blocks() -> bool:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):
         return False
-    return bool(mallopt(_M_MMAP_THRESHOLD, MMAP_THRESHOLD_BYTES) and mallopt(_M_TRIM_THRESHOLD, TRIM_THRESHOLD_BYTES))
+    return bool(mallopt(_M_MMAP_THRESHOLD, mapped_bytes) and mallopt(_M_TRIM_THRESHOLD, TRIM_THRESHOLD_BYTES))
 
 
 def spare_what_stays() -> None:

@@ -17,7 +17,7 @@ from uuid import uuid4
 from appliance.base.clock import Clock, SystemClock, local_day
 from appliance.base.errors import MissingDependency, StoreError, UsageError
 from appliance.base.library_telemetry import remove_identifiers
-from appliance.base.malloc import TRIM_EVERY_S, hold_little, spare_what_stays, trim_heaps
+from appliance.base.malloc import CORE_MMAP_THRESHOLD_BYTES, TRIM_EVERY_S, hold_little, spare_what_stays, trim_heaps
 from appliance.base.shared_methods import share_methods
 from appliance.base.telemetry import LogRing
 from appliance.base.threads import Service, ServiceGroup, ServiceRestarts, periodic_service
@@ -76,7 +76,7 @@ def run(config: SiteConfig, site_file: Path | None = None) -> int:
     it is used, in the ingest process: here it would cost 70 MB for nothing.
     """
     remove_identifiers()
-    hold_little()
+    hold_little(CORE_MMAP_THRESHOLD_BYTES)
     share_methods()
     _raise_open_files_limit()
     group = ServiceGroup()

@@ -133,7 +133,8 @@ def test_a_coco_set_is_measured_and_written_down(tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--only", "persn"], "nothing to measure: the set labels boat, of which"),
+        (["--only", "persn"], "--only persn: the set labels boat"),
+        (["--only", "boat"], "nothing to measure: the set labels boat, of which"),
         (["--json", "nowhere/o.json"], "--json nowhere/o.json: No such file or directory"),
     ],
 )
@@ -153,6 +154,22 @@ def test_a_measurement_that_leaves_no_figures_is_a_fault(
     )
     assert evaluate.main(["x.onnx", "--coco", "set.json", *words]) == 2
     assert told in capsys.readouterr().err
+
+
+def test_classes_may_be_written_as_people_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cv2.imwrite(str(tmp_path / "a.png"), np.zeros((100, 200, 3), np.uint8))
+    boxes = [{"id": n, "image_id": 7, "category_id": n, "bbox": [20, 10, 40, 80]} for n in (1, 2)]
+    table = {
+        "images": [{"id": 7, "file_name": "a.png"}], "annotations": boxes,
+        "categories": [{"id": 1, "name": "pedestrian"}, {"id": 2, "name": "car"}],
+    }  # fmt: skip
+    (tmp_path / "set.json").write_text(json.dumps(table))
+    monkeypatch.setattr(evaluate.detector, "load", lambda settings: Scripted([found([[0, 0, 1, 1]], [0.9], [0])]))
+    assert evaluate.main(["x.onnx", "--coco", str(tmp_path / "set.json"), "--only", "Pedestrian, car"]) == 0
+    printed = capsys.readouterr().out
+    assert all(f"| {name} |" in printed for name in ("person", "car"))
 
 
 @pytest.mark.parametrize(("degrees", "bright"), [(0, "left"), (90, "bottom"), (-90, "top"), (180, "right")])
