@@ -102,6 +102,12 @@ INCIDENTS = [
     ({TOLD: "0+196x{n}"}, "VedetteBudgetLeaks", "told", 120),
     ({DECIDED: "0+10x{n}"}, "VedetteBudgetBurnsFast", "decision", 15),
     ({"vedette_worker_given_up_total": "0+25x{n}"}, "VedetteBudgetBurnsFast", "judged", 15),
+    (
+        {"vedette_worker_judged_total": "0+0x{n}", "vedette_worker_given_up_total": "0+25x{n}"},
+        "VedetteBudgetBurnsFast",
+        "judged",
+        15,
+    ),
     ({'vedette_frames_unexamined_total{camera="gate"}': "0+600x{n}"}, "VedetteBudgetBurnsFast", "examined", 15),
     ({'vedette_camera_state{camera="yard",state="live"}': "0+0x{n}"}, "VedetteBudgetBurnsFast", "cameras", 15),
     ({"vedette_link_up": "0+0x{n}"}, "VedetteBudgetBurnsFast", "link", 15),
