@@ -112,6 +112,7 @@ INCIDENTS = [
     ({'vedette_camera_state{camera="yard",state="live"}': "0+0x{n}"}, "VedetteBudgetBurnsFast", "cameras", 15),
     ({"vedette_link_up": "0+0x{n}"}, "VedetteBudgetBurnsFast", "link", 15),
     ({"vedette_worker_ready": "0+0x{n}"}, "VedetteWorkersAway", "", 15),
+    ({"vedette_worker_ready": "1 stale _x{n}"}, "VedetteWorkersAway", "", 15),
     ({'vedette_worker_dead_letters_total{kind="engine"}': "0+1x{n}"}, "VedetteDeadLetters", "", 15),
     ({'vedette_outbox_dropped_total{camera="gate"}': "0+1x{n}"}, "VedetteOutboxDrops", "", 15),
     ({'vedette_notify_failing{target="phone"}': "1+0x{n}"}, "VedetteTargetFails", "", 15),
