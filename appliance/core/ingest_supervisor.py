@@ -10,6 +10,7 @@ import select
 import subprocess
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import IO, Protocol
@@ -52,6 +53,7 @@ SILENCE_S_MAX = 20.0  # it sends a sign of life each second, once it has started
 STOP_S_MAX = 8.0  # its own limit is 6 s
 HEALTHY_AFTER_S = 30.0  # a child that lived so long is restarted without a long wait
 LOAD_S_MAX = 1800.0  # until its first message: a slow card compiles a network in a quarter of an hour; then it hangs
+DEATHS_MAX, DEATHS_S = 5, 3600.0  # of a network in an hour, however long its process lived, as of one that leaks
 SHORT_LIVES_MAX = 2  # one after the other: the first may be the machine's start, or a kill
 _READ_BYTES = 256 * 1024  # a pipe of Linux holds 64 kB, so one read empties it
 
@@ -108,8 +110,8 @@ class IngestSupervisor:
     ) -> None:
         """Prepare the supervisor; `run` starts the process.
 
-        replace_network: called with the reason when the child did not stay up SHORT_LIVES_MAX times; returns whether it
-        put another network in force, with which the child is started at once.
+        replace_network: called with the reason when the child did not stay up SHORT_LIVES_MAX times, or died DEATHS_MAX
+        times within DEATHS_S; returns whether it put another network in force, with which the child is started at once.
 
         log_line: takes each line that the child writes on its standard error, which also goes to this process's
         standard error; None: only there.
@@ -131,6 +133,7 @@ class IngestSupervisor:
         self._samples: queue.SimpleQueue[SampledFrame] = queue.SimpleQueue()
         self._replace_network = replace_network
         self._short_lives = 0
+        self._deaths: deque[float] = deque(maxlen=DEATHS_MAX)
         self._backoff = Backoff(0.5, 8.0)
         self._repeats = LogThrottle(logger, clock, every_s=1.0)
         self._refused = LogThrottle(logger, clock)
@@ -165,8 +168,15 @@ class IngestSupervisor:
         # A network that hangs keeps its process for longer than HEALTHY_AFTER_S, and nothing is examined.
         useless = not any(each.answered for each in self._examined.values()) and self._examined
         self._short_lives = 0 if (lived_long and not useless) or self._is_restarting else self._short_lives + 1
-        if self._short_lives >= SHORT_LIVES_MAX and self._replace_network(reason):
+        now = self._clock.monotonic()
+        if self._is_restarting:
+            self._deaths.clear()
+        else:
+            self._deaths.append(now)
+        often = len(self._deaths) == DEATHS_MAX and now - self._deaths[0] < DEATHS_S
+        if (self._short_lives >= SHORT_LIVES_MAX or often) and self._replace_network(reason):
             self._short_lives = 0
+            self._deaths.clear()
 
     def run_once(self, listener: IngestListener) -> None:
         """Run one life of the child. Raises IngestDied when it ends, unless asked to stop.
@@ -341,6 +351,7 @@ class IngestSupervisor:
         if isinstance(message, NetworksAnswer):
             if message.outcome == "in force":
                 self._examined = {}
+                self._deaths.clear()
             self._answers.put(message)
             return
         if isinstance(message, SampledFrame):

@@ -15,6 +15,7 @@ import pytest
 from appliance.base.clock import ManualClock, SystemClock
 from appliance.base.detector_config import DetectorConfig
 from appliance.base.errors import DetectorError, UsageError
+from appliance.base.json_lines import encode_ingest
 from appliance.bundle.bundle_store import BundleStore
 from appliance.bundle.manifest import BundleRef
 from appliance.canary.frame_survey import SURVEY, FootageFile, Survey
@@ -34,10 +35,12 @@ from appliance.canary.paired_frames import SurveyedFrame
 from appliance.canary.proof_store import ProofReport, ProofStore, apply_outcome
 from appliance.canary.trial import CameraFootage, CandidateTrial, TrialPlan
 from appliance.config import SiteConfig
-from appliance.core.ingest_supervisor import IngestSupervisor
+from appliance.core import ingest_supervisor
+from appliance.core.ingest_supervisor import DEATHS_MAX, IngestSupervisor
 from appliance.detect.bundle_maker import describe_network
 from appliance.lab.prove_command import advise_command, prove_command
 from appliance.sandbox.sandbox import SandboxDied, SandboxTimeout, SandboxUnavailable
+from appliance.types import FrameBoxes
 from benchmarks import canary
 from tests.support.candidate_networks import Candidate, bad_candidates, equal_candidates
 from tests.support.candidate_trials import CLIPS, SurveyChild, tried
@@ -290,6 +293,37 @@ def test_ingest_that_dies_with_a_network_on_probation_gets_the_one_before_back(t
         supervisor.stop()
         thread.join(60)
     assert store.end_probation("of no reason") == ()
+
+
+def test_a_network_on_probation_with_which_ingest_dies_again_and_again_leaves_although_it_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that leaks: each life is long, frames are examined, and then the kernel kills it."""
+    monkeypatch.setattr(ingest_supervisor, "HEALTHY_AFTER_S", 0.05)
+    store = BundleStore(tmp_path / "bundles")
+    first, second = installed(store, "101"), installed(store, "102")
+    store.put_in_force(first)
+    store.put_in_force(second, state="probation")
+    script = tmp_path / "child.py"
+    looked = encode_ingest(FrameBoxes(camera="gate", seq=1, frame=1, t=1.0, looked=True))
+    script.write_text(
+        "import os, pathlib, sys, time\nsys.stdin.readline()\n"
+        f"if '{second}' in pathlib.Path(r'{store.root}/in_force.json').read_text().split('quarantined')[0]:\n"
+        f"    os.write(int(sys.argv[2]), {looked!r})\n    time.sleep(0.1)\n    os.abort()\nsys.stdin.read()\n"
+    )
+    config = SiteConfig.model_validate({"cameras": {"gate": {"url": "rtsp://127.0.0.1/x"}}}).for_ingest()
+    supervisor = IngestSupervisor(
+        config, SystemClock(), (sys.executable, str(script)),
+        replace_network=lambda reason: bool(store.end_probation(reason)),
+    )  # fmt: skip
+    thread = threading.Thread(target=supervisor.run, args=(Deaths(),))
+    thread.start()
+    try:
+        until(lambda: second in store.in_force().quarantined, 30.0)
+        until(lambda: supervisor.status.starts == DEATHS_MAX + 1 and supervisor.status.pid != 0, 30.0)
+    finally:
+        supervisor.stop()
+        thread.join(60)
 
 
 class Deaths:
