@@ -205,7 +205,7 @@ class EscalationHandler:
         else:
             outcome = await self._fetch_and_judge(delivery, escalation)
             self._metrics.judged.inc()
-        self._remember(key, replace(outcome, case=None))  # which may be megabytes
+        _remember(self._answered, key, replace(outcome, case=None))  # which may be megabytes
         await self._finish(delivery, escalation, outcome, key)
 
     async def _fetch_and_judge(self, delivery: Delivery, escalation: Escalation) -> HandlerOutcome:
@@ -329,7 +329,7 @@ class EscalationHandler:
         if outcome.case is not None:
             self._archive.put(outcome.case, stored)
         if key is not None:
-            self._remember(key, HandlerOutcome(outcome.verdict, stored=True))
+            _remember(self._answered, key, HandlerOutcome(outcome.verdict, stored=True))
         logger.info("escalation %s: %s, %s", escalation.id, verdict.decision, trace)
         await delivery.ack()
 
@@ -389,10 +389,13 @@ class EscalationHandler:
         await self._link.while_up(dead_letter_store.put(client.jetstream(timeout=PUBLISH_S_MAX), letter))
         self._metrics.dead.labels(kind).inc()
 
-    def _remember(self, key: EscalationKey, outcome: HandlerOutcome) -> None:
-        self._answered[key] = outcome
-        while len(self._answered) > ANSWERED_MAX:
-            self._answered.popitem(last=False)
+
+def _remember(
+    answered: OrderedDict[EscalationKey, HandlerOutcome], key: EscalationKey, outcome: HandlerOutcome
+) -> None:
+    answered[key] = outcome
+    while len(answered) > ANSWERED_MAX:
+        answered.popitem(last=False)
 
 
 def _waited_s(delivery: Delivery, now: float) -> float:

@@ -187,7 +187,7 @@ class NetworkSwitch:
             wanted, now = _Wanted.of(self._config, table), self._now
         if wanted.networks == now.networks and wanted.cameras == now.cameras:
             self._judge(table, now)
-            self._advance()
+            _advance(self._store, self._repeats)
         elif self._supervisor.status.pid != 0:
             self._switch(wanted, now, table)
 
@@ -298,14 +298,6 @@ class NetworkSwitch:
                 self._table = InForceTable(None, {}, {})
         return self._table
 
-    def _advance(self) -> None:
-        """Give a bundle that is rolled out to all cameras, once it has proven itself on the first ones."""
-        try:
-            if done := advance_rollout(self._store):
-                logger.info("%s", done)
-        except (ModelError, PreconditionError) as error:
-            self._repeats.report(error)
-
     def _is_now(self, wanted: _Wanted) -> None:
         with self._lock:
             self._now = wanted
@@ -343,3 +335,12 @@ def _needs_restart(trial: NetworkTrial, device: str, left_bytes: int | None) -> 
     if left_bytes is not None and left_bytes < need:
         return f"two networks need {need / 1e6:.0f} MB of memory at once, and {left_bytes / 1e6:.0f} MB are left"
     return ""
+
+
+def _advance(store: BundleStore, repeats: LogThrottle) -> None:
+    """Give a bundle that is rolled out to all cameras, once it has proven itself on the first ones."""
+    try:
+        if done := advance_rollout(store):
+            logger.info("%s", done)
+    except (ModelError, PreconditionError) as error:
+        repeats.report(error)

@@ -136,8 +136,12 @@ class DetectStream:
         Raise SourceLost if nothing can be decoded any more, or if a new connection may mend what is wrong. After a bug
         nothing is decoded up to a key frame some seconds later: the recorder gets the same packets, and goes on.
         """
-        if self._decoder is None and not self._resumes(packet):
-            return
+        if self._decoder is None:
+            info = self._info
+            if info is None or not packet.keyframe or packet.t < self._rests_until:
+                return
+            info.stream.codec_context.flush_buffers()
+            self.begin(info, uuid4().hex[:12])
         try:
             self._take(packet)
         except SourceError:
@@ -148,15 +152,6 @@ class DetectStream:
                 self._rest.reset()
             self._failed_t, self._rests_until = packet.t, packet.t + self._rest.next_s()
             self._release_decoder()
-
-    def _resumes(self, packet: VideoPacket) -> bool:
-        """Begin anew with a key frame, once the rest after a bug is over; return False if it is not."""
-        info = self._info
-        if info is None or not packet.keyframe or packet.t < self._rests_until:
-            return False
-        info.stream.codec_context.flush_buffers()
-        self.begin(info, uuid4().hex[:12])
-        return True
 
     def _take(self, packet: VideoPacket) -> None:
         self._arrivals.note(packet.t, self._clock.monotonic() - packet.lag_s)

@@ -190,7 +190,11 @@ class BrokerSession:
         client.on_connect = self._on_connect
         client.on_disconnect = self._on_disconnect
         client.on_message = self._on_message
-        client.on_publish = self._on_publish
+
+        def acknowledged(_client: Client, _data: Any, packet_id: int, _reason: Any, _properties: Any) -> None:
+            self._unacked.pop(packet_id, None)
+
+        client.on_publish = acknowledged
         client.on_socket_close = self._on_socket_close
         client._sock_recv = partial(_receive_bounded, client._sock_recv)  # type: ignore[method-assign]
         self._greeting: Any = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
@@ -229,9 +233,6 @@ class BrokerSession:
     def _on_message(self, _client: Client, _data: Any, message: Any) -> None:
         if len(message.payload) <= RECEIVED_BYTES_MAX:
             self._receive(ReceivedMessage(message.topic, message.payload, message.retain))
-
-    def _on_publish(self, _client: Client, _data: Any, packet_id: int, _reason: Any, _properties: Any) -> None:
-        self._unacked.pop(packet_id, None)
 
     def _on_socket_close(self, _client: Client, _data: Any, closing: Any) -> None:
         self._count_sent(closing)

@@ -198,22 +198,21 @@ class Outbox:
             if not (row.step and self._escalations.close_unsure(row, why)):
                 self._store.expire(row, f"given up: {why}")
 
-    def drop(self, row: EscalationRow, why: str) -> list[str] | None:
-        """Give up an escalation, show it, and forget its media; return the paths of files that only this one used.
+    def drop(self, rows: Sequence[EscalationRow], why: str) -> list[list[str] | None]:
+        """Give up escalations, show them, and forget their media; return of each the paths of files that it alone used.
 
-        The cloud's answer to an earlier step is kept. None: it was answered meanwhile, and nothing is changed.
+        The cloud's answer to an earlier step is kept. None: it was answered meanwhile, and nothing is changed. All are
+        dropped in one transaction: one flush of the disk instead of as many.
         """
+        found = []
         with self._db.transaction():
-            carried = self.media_of(row.id)
-            paths = self._store.drop(row, why)
-            for media in carried if paths is not None else ():
-                self._audit.record_part(row, media, "given up")
-            return paths
-
-    def drop_all(self, rows: Sequence[EscalationRow], why: str) -> list[list[str] | None]:
-        """`drop` each of them, in one transaction: one flush of the disk instead of as many."""
-        with self._db.transaction():
-            return [self.drop(row, why) for row in rows]
+            for row in rows:
+                carried = self.media_of(row.id)
+                paths = self._store.drop(row, why)
+                for media in carried if paths is not None else ():
+                    self._audit.record_part(row, media, "given up")
+                found.append(paths)
+        return found
 
     def _expire(self, row: EscalationRow, age_s: float) -> None:
         """End an escalation that is too old.
@@ -301,7 +300,7 @@ class OutboxQuota:
                 break
             chosen.append((row, size))
             over -= size
-        for (row, size), paths in zip(chosen, self._outbox.drop_all([row for row, _ in chosen], why), strict=True):
+        for (row, size), paths in zip(chosen, self._outbox.drop([row for row, _ in chosen], why), strict=True):
             if paths is None:
                 continue
             self._delete(paths)

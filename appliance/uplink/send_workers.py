@@ -122,7 +122,7 @@ class OutboxCheck:
         """
         if self._policy.forbids(row.body):
             logger.info("escalation %s ends: the privacy rules forbid it", row.id)
-            self._outbox.drop(row, "the privacy rule of this camera forbids it")
+            self._outbox.drop([row], "the privacy rule of this camera forbids it")
             return True
         if not any(self._policy.withholds(row.camera, each.path) for each in media):
             return False
