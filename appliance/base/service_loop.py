@@ -26,7 +26,7 @@ class ServiceLoop:
 
     def run(self, main: Coroutine[Any, Any, None]) -> None:
         """Run `main` to its end. Raises what it raises."""
-        loop = self._loop = self._loop or _LookupLoop()
+        loop = self._loop = self._loop or _new_loop()
         try:
             loop.run_until_complete(main)
         finally:
@@ -37,21 +37,27 @@ class ServiceLoop:
         self._loop = None
 
 
-class _LookupLoop(asyncio.SelectorEventLoop):
-    """Looks up names in daemon threads. The end of a loop, and of Python, waits for those of asyncio.
+def _new_loop() -> asyncio.AbstractEventLoop:
+    loop = asyncio.new_event_loop()
+    loop.getaddrinfo = _NameLookups(loop).getaddrinfo  # type: ignore[method-assign]
+    return loop
+
+
+class _NameLookups:
+    """Looks up names for a loop in daemon threads. The end of a loop, and of Python, waits for those of asyncio.
 
     State: the look-ups under way, at most LOOKUPS_MAX; one more fails.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
         self._free = threading.BoundedSemaphore(LOOKUPS_MAX)
 
     async def getaddrinfo(self, host: Any, port: Any, **how: Any) -> Any:
         """Return as `socket.getaddrinfo`. Raise OSError."""
         if not self._free.acquire(blocking=False):
             raise OSError(errno.EAGAIN, "the resolver does not answer")
-        answer = self.create_future()
+        answer = self._loop.create_future()
         look_up = partial(socket.getaddrinfo, host, port, **how)
         threading.Thread(target=self._look_up, args=(look_up, answer), name="name look-up", daemon=True).start()
         return await answer
@@ -65,7 +71,7 @@ class _LookupLoop(asyncio.SelectorEventLoop):
             settle = partial(answer.set_result, found)
         self._free.release()
         with contextlib.suppress(RuntimeError):  # the loop is closed
-            self.call_soon_threadsafe(lambda: None if answer.done() else settle())
+            self._loop.call_soon_threadsafe(lambda: None if answer.done() else settle())
 
 
 async def _cancel(tasks: Collection[asyncio.Task[Any]]) -> None:
