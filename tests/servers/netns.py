@@ -10,6 +10,9 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from tests.support.waiting import until
 
 
 def why_not() -> str:
@@ -39,9 +42,16 @@ class Cable:
 
     def link_local(self, namespace: str) -> str:
         """The IPv6 address that `wire` has given itself there."""
-        output = _ip("-n", namespace, "-6", "-j", "address", "show", "dev", "wire", "scope", "link")
-        address: str = json.loads(output)[0]["addr_info"][0]["local"]
+        address: str = self._link_addresses(namespace)[0]["local"]
         return address
+
+    def has_link_local(self, namespace: str) -> bool:
+        """Whether that address may be used already."""
+        return any(not each.get("tentative") for each in self._link_addresses(namespace))
+
+    def _link_addresses(self, namespace: str) -> list[dict[str, Any]]:
+        output = _ip("-n", namespace, "-6", "-j", "address", "show", "dev", "wire", "scope", "link")
+        return [each for link in json.loads(output or "[]") for each in link.get("addr_info", ())]
 
     def sent_by_site(self) -> int:
         """Bytes that the kernel counted on the site's interface, outward, Ethernet headers included."""
@@ -67,6 +77,10 @@ def cable(*, ipv6: bool = False) -> Iterator[Cable]:
             _ip("-n", name, "link", "set", "wire", "gso_max_segs", "1")
             _ip("-n", name, "link", "set", "lo", "up")
             _ip("-n", name, "link", "set", "wire", "up")
+        if ipv6:
+            until(
+                lambda: made.has_link_local(made.hub) and made.has_link_local(made.site), 10, "the link has addresses"
+            )
         yield made
     finally:
         for name in (made.hub, made.site):
