@@ -9,7 +9,7 @@ import av
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.media.frames import quarter_turns, upright_size
+from appliance.media.frames import quarter_turns, upright_bgr, upright_size
 from models.train.index import IndexFault
 
 Size = tuple[int, int]
@@ -34,8 +34,7 @@ def frames(
                 width, height = scaled(*size) if scaled else size
                 across, down = (height, width) if turns % 2 else (width, height)
                 given = True
-                image = np.asarray(frame.to_ndarray(format="bgr24", width=across, height=down), np.uint8)
-                yield index, np.ascontiguousarray(np.rot90(image, turns)) if turns else image, size
+                yield index, upright_bgr(frame.reformat(width=across, height=down, format="bgr24"), frame), size
     except (av.FFmpegError, OSError, IndexError) as error:
         if not given:
             raise IndexFault(f"{path}: no frame can be decoded: {error}") from None
