@@ -11,6 +11,7 @@ from models.train.index import CLASSES, kin
 
 TOP = 10
 SCORE_POWER, IOU_POWER = 0.5, 6.0
+PADDING = -2  # class of a row that only fills up a batch's table
 SIDE_MIN = 16.0  # px: a box narrower than two of the finest cells would often hold no cell's centre at all
 
 
@@ -36,6 +37,19 @@ class Truth:
         tensors = (self.boxes, self.classes, self.sure, self.ignore_boxes, self.ignore_classes)
         return Truth(*(each.to(device, non_blocking=True) for each in tensors))
 
+    def of(self, picture: int) -> Truth:
+        """Return the labels of one picture as a batch of one, with as little padding as possible."""
+        row = slice(picture, picture + 1)
+        boxes = _length(self.sure[picture] > 0)
+        ignored = _length(self.ignore_classes[picture] != PADDING)
+        return Truth(
+            self.boxes[row, :boxes],
+            self.classes[row, :boxes],
+            self.sure[row, :boxes],
+            self.ignore_boxes[row, :ignored],
+            self.ignore_classes[row, :ignored],
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Targets:
@@ -55,9 +69,12 @@ class Targets:
 
 def ious(one: Tensor, other: Tensor) -> Tensor:
     """Return the IoU of boxes (..., 4) that broadcast against each other."""
-    low, high = torch.maximum(one[..., :2], other[..., :2]), torch.minimum(one[..., 2:], other[..., 2:])
-    shared = (high - low).clamp(min=0).prod(-1)
-    return shared / (_area(one) + _area(other) - shared + 1e-7)
+    # Side by side, each contiguous: on a CPU six times as fast as pairs in the last dimension.
+    left, top, right, bottom = _sides(one)
+    left_, top_, right_, bottom_ = _sides(other)
+    wide = (torch.minimum(right, right_) - torch.maximum(left, left_)).clamp(min=0)
+    shared = wide * (torch.minimum(bottom, bottom_) - torch.maximum(top, top_)).clamp(min=0)
+    return shared / (area(one) + area(other) - shared + 1e-7)
 
 
 @torch.no_grad()
@@ -66,6 +83,15 @@ def assign(scores: Tensor, boxes: Tensor, grid: Tensor, truth: Truth) -> Targets
 
     Scores are (B, N, C) 0..1, boxes (B, N, 4), and the grid is (3, N).
     """
+    if scores.device.type != "cpu":
+        return _assign(scores, boxes, grid, truth)
+    # One picture after another, without the padding: what is computed stays in the processor's cache.
+    parts = [_assign(scores[n : n + 1], boxes[n : n + 1], grid, truth.of(n)) for n in range(len(scores))]
+    names = ("boxes", "scores", "chosen", "counts")
+    return Targets(*(torch.cat([getattr(part, name) for part in parts]) for name in names))
+
+
+def _assign(scores: Tensor, boxes: Tensor, grid: Tensor, truth: Truth) -> Targets:
     centres = grid[:2].t()
     real = truth.sure > 0
     inside = _inside(centres, _widened(truth.boxes)) & real[..., None]
@@ -78,10 +104,15 @@ def assign(scores: Tensor, boxes: Tensor, grid: Tensor, truth: Truth) -> Targets
     return _targets(chosen, owner, fit * chosen, shared * chosen, scores, truth, centres)
 
 
+def _length(used: Tensor) -> int:
+    """Return the length of a row (M,) of bool up to its last true value, at least 1."""
+    return max([1, *(int(place) + 1 for place in used.nonzero()[-1:])])
+
+
 def _best(fit: Tensor, inside: Tensor, centres: Tensor, boxes: Tensor) -> Tensor:
     """Return (B, M, N) bool: the TOP cells of each box. Nearness to its middle decides while no cell fits at all."""
     middle = (boxes[..., :2] + boxes[..., 2:]) / 2
-    away = (middle[:, :, None] - centres).pow(2).sum(-1)
+    away = (middle[..., :1] - centres[:, 0]).square() + (middle[..., 1:] - centres[:, 1]).square()
     order = torch.where(inside, fit + 1e-9 / (1 + away), -1.0)
     top = order.topk(min(TOP, order.shape[-1]), dim=-1).indices
     return torch.zeros_like(inside).scatter_(-1, top, True) & inside
@@ -121,7 +152,7 @@ def _ignored(centres: Tensor, truth: Truth, classes: int) -> Tensor:
 
 def _inside(centres: Tensor, boxes: Tensor) -> Tensor:
     """Return (B, M, N) bool: centres (N, 2) strictly within boxes (B, M, 4)."""
-    x, y = centres[:, 0], centres[:, 1]
+    x, y = centres.t().contiguous()
     x1, y1, x2, y2 = (boxes[..., side, None] for side in range(4))
     return (x > x1) & (x < x2) & (y > y1) & (y < y2)
 
@@ -132,5 +163,12 @@ def _widened(boxes: Tensor) -> Tensor:
     return torch.cat([middle - half, middle + half], -1)
 
 
-def _area(boxes: Tensor) -> Tensor:
-    return (boxes[..., 2:] - boxes[..., :2]).clamp(min=0).prod(-1)
+def area(boxes: Tensor) -> Tensor:
+    """Return the area of boxes (..., 4); 0 where a box is inside out."""
+    left, top, right, bottom = boxes.unbind(-1)
+    return (right - left).clamp(min=0) * (bottom - top).clamp(min=0)
+
+
+def _sides(boxes: Tensor) -> tuple[Tensor, ...]:
+    """Return left, top, right and bottom of boxes (..., 4), each (...) and contiguous."""
+    return boxes.movedim(-1, 0).contiguous().unbind(0)

@@ -14,13 +14,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from models.train.assign import Truth
+from models.train.assign import PADDING, Truth
 from models.train.augment import Recipe, compose
 from models.train.cache import Cache
 from models.train.index import Entry, Label
 from models.train.picture import Floats, Sample, empty
-
-PADDING = -2
 
 
 @dataclass(frozen=True, slots=True)

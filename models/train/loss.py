@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from models.train.assign import Truth, assign, ious
+from models.train.assign import Truth, area, assign, ious
 from models.train.network import Views, corners
 
 BOX_GAIN = 5.0
@@ -127,10 +127,8 @@ def _taught(logits: Tensor, boxes: Tensor, lesson: Lesson, free: Tensor, placed:
 def giou_loss(one: Tensor, other: Tensor) -> Tensor:
     """Return 1 - generalised IoU (arXiv:1902.09630) of boxes (..., 4) that broadcast against each other, 0..2."""
     shared = ious(one, other)
-    hull_low, hull_high = torch.minimum(one[..., :2], other[..., :2]), torch.maximum(one[..., 2:], other[..., 2:])
-    hull = (hull_high - hull_low).clamp(min=0).prod(-1) + 1e-7
-    low, high = torch.maximum(one[..., :2], other[..., :2]), torch.minimum(one[..., 2:], other[..., 2:])
-    inner = (high - low).clamp(min=0).prod(-1)
-    sizes = [(each[..., 2:] - each[..., :2]).clamp(min=0).prod(-1) for each in (one, other)]
-    union = sizes[0] + sizes[1] - inner
+    low, high = torch.minimum(one[..., :2], other[..., :2]), torch.maximum(one[..., 2:], other[..., 2:])
+    hull = area(torch.cat([low, high], -1)) + 1e-7
+    lowest, highest = torch.maximum(one[..., :2], other[..., :2]), torch.minimum(one[..., 2:], other[..., 2:])
+    union = area(one) + area(other) - area(torch.cat([lowest, highest], -1))
     return 1 - (shared - (hull - union) / hull)

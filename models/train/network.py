@@ -196,6 +196,14 @@ class Network(nn.Module):
         views = Views((*stages[:3], *levels[:2]), (*(side for _, side, _ in said), *(kind for _, _, kind in said)))
         return torch.cat([_rows(answer) for answer, _, _ in said], 2), views
 
+    def freeze(self, parts: int) -> None:
+        """Let the stem and the first `parts` - 1 stages learn nothing more; repeat it after every `train()`.
+
+        Their maps are the largest. Without their gradients, a step of the network takes half the time on a CPU.
+        """
+        for part in [self.stem, *self.stages][:parts]:
+            part.eval().requires_grad_(False)
+
     def fuse(self) -> Network:
         """Merge all branches and norms for delivery; returns itself."""
         for module in self.modules():

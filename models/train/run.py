@@ -19,6 +19,7 @@ from pathlib import Path
 
 from appliance.base.errors import UsageError
 
+HELP_FREEZE = "keep the stem and the first N - 1 stages as they start, norms too (default 0: all learn)"
 HELP_PRECISION = "of the network's arithmetic; auto: bf16 on a GPU and on CPUs that have it in hardware"
 HELP_WINDOW = "compose pictures at this side and cut windows of the batch's side out of them (default: shrink them)"
 HELP_FIRST = "try --recipe plain --limit 20 --steps 300 --size 224 first: it must learn twenty pictures by heart"
@@ -58,6 +59,7 @@ def parser() -> argparse.ArgumentParser:
     add("--threads", type=int, default=0, help="of PyTorch on the CPU (default: one for each core)")
     add("--weight", action="append", default=[], metavar="SOURCE=N", help="show a source N times an epoch; 0 drops it")
     add("--limit", type=int, default=0, help="use only the first N training pictures, and judge by them (for a trial)")
+    add("--freeze", type=int, default=0, metavar="N", help=HELP_FREEZE)
     add("--init", type=Path, help="start from the averaged weights of this last.pt or best.pt, or one of our .onnx")
     add("--average", type=float, default=0.0, help="decay of the moving average (default: over a tenth of the steps)")
     add(

@@ -6,7 +6,9 @@ import argparse
 import logging
 import signal
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -113,6 +115,7 @@ class Trainer:
         last = self._device.type == "cuda" or not self._network.design.branched
         self._layout = torch.channels_last if last else torch.contiguous_format
         self._network.to(memory_format=self._layout)  # type: ignore[call-overload]
+        self._network.freeze(options.freeze)
         self._average = Average(self._network, options.average or 1 - 10 / max(20, options.steps))
         self._teacher = _teacher(options.teacher, self._device) if options.teacher else None
         self._imitation = self._imitating()
@@ -138,8 +141,9 @@ class Trainer:
         step, best = progress.step, progress.best
         with self._signals():
             pin = self._device.type == "cuda"
-            for batch in batches(self._draws, self._plan, step, options.workers, pin=pin, nice=options.nice):
-                parts = self._learn(batch)
+            source = batches(self._draws, self._plan, step, options.workers, pin=pin, nice=options.nice)
+            for batch, pictures, lesson in self._taught(source):
+                parts = self._learn(batch, pictures, lesson)
                 step, images = batch.step + 1, images + options.batch
                 if step % options.log_every == 0:
                     self._note(journal, step, parts, since.speed(images))
@@ -171,16 +175,33 @@ class Trainer:
                 imitation.load_state_dict(kept)
         return imitation.to(self._device)
 
-    def _learn(self, batch: Batch) -> Loss:
+    def _taught(self, source: Iterator[Batch]) -> Iterator[tuple[Batch, Tensor, Lesson | None]]:
+        """Yield each batch, its pictures RGB 0..1 on the device and the teacher's lesson if it is due.
+
+        On a CPU the teacher looks at the next batch in a thread of its own while the network learns from this one.
+        """
+        ahead = 1 if self._device.type == "cpu" and self._teacher else 0
+        waiting: deque[tuple[Batch, Tensor, Future[Lesson] | Lesson | None]] = deque()
+        with ThreadPoolExecutor(1, "teacher", torch.set_num_threads, (self._options.threads or 1,)) as thread:
+            for batch in source:
+                given = batch.pictures.to(self._device, non_blocking=True, memory_format=self._layout).float() / 255
+                lesson: Future[Lesson] | Lesson | None = None
+                if self._teacher and batch.step % self._options.teacher_every == 0:
+                    lesson = thread.submit(self._teacher, given) if ahead else self._teacher(given)
+                waiting.append((batch, given, lesson))
+                if len(waiting) > ahead:
+                    yield _answered(waiting.popleft())
+            while waiting:
+                yield _answered(waiting.popleft())
+
+    def _learn(self, batch: Batch, pictures: Tensor, lesson: Lesson | None) -> Loss:
         """Take one optimiser step."""
         options, network = self._options, self._network.train()
+        network.freeze(options.freeze)
         for group in self._optimizer.param_groups:
             group["lr"] = rate(batch.step, options.steps, options.rate, options.warmup, options.fall)
-        pictures = batch.pictures.to(self._device, non_blocking=True, memory_format=self._layout).float() / 255
         truth = batch.truth.to(self._device)
         side = pictures.shape[-1]
-        taught = self._teacher is not None and batch.step % options.teacher_every == 0
-        lesson = self._teacher(pictures) if taught and self._teacher else None
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._reduced):
             answer, views = network.watched(pictures)
             unlike = self._imitation(views, lesson) if self._imitation and lesson else answer.new_zeros(())
@@ -255,6 +276,14 @@ class Trainer:
                 signal.signal(each, handler)
 
 
+def _answered(
+    taught: tuple[Batch, Tensor, Future[Lesson] | Lesson | None],
+) -> tuple[Batch, Tensor, Lesson | None]:
+    """Wait for the teacher if its lesson is still being made."""
+    batch, pictures, lesson = taught
+    return batch, pictures, lesson.result() if isinstance(lesson, Future) else lesson
+
+
 def _device(name: str) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
@@ -312,6 +341,8 @@ def _network(options: argparse.Namespace, pictures: Callable[[], Tensor]) -> Net
     """Return the network to start with; `pictures` are asked for where its norms have to be measured."""
     if options.design not in DESIGNS:
         raise IndexFault(f"--design {options.design}: one of {', '.join(DESIGNS)}")
+    if not 0 <= options.freeze <= len(DESIGNS[options.design].widths) + 1:
+        raise IndexFault(f"--freeze {options.freeze}: 0 to {len(DESIGNS[options.design].widths) + 1} parts")
     if options.init and options.init.suffix == ".onnx":
         network = Network(DESIGNS[options.design])
         taken = transfer(network, weights(options.init), pictures())

@@ -25,7 +25,7 @@ from models.train.loader import pack, sureness  # noqa: E402
 from models.train.loss import Lesson, giou_loss, loss  # noqa: E402
 from models.train.network import DEFAULT, DESIGNS, Design, Network, Views, cells, corners  # noqa: E402
 from models.train.picture import Sample, empty  # noqa: E402
-from models.train.schedule import rate  # noqa: E402
+from models.train.schedule import groups, rate  # noqa: E402
 from models.train.teacher import YoloxTeacher  # noqa: E402
 from models.train.teacher_cpu import CpuTeacher  # noqa: E402
 from tests.support.painted_set import painted  # noqa: E402
@@ -209,6 +209,23 @@ def test_a_pupil_learns_to_see_as_its_teacher_sees() -> None:
     said = imitation(half_of(mine), Lesson(lesson.scores.bfloat16(), lesson.boxes, half_of(theirs)))
     assert said.dtype == torch.float32
     assert torch.isfinite(said)
+
+
+def test_frozen_parts_stay_as_they_are_norms_too_and_the_others_learn() -> None:
+    torch.manual_seed(0)
+    network = Network(TINY)
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    optimizer = torch.optim.AdamW(groups(network, 0.05), lr=0.01)
+    for _ in range(2):
+        network.train().freeze(2)
+        optimizer.zero_grad()
+        network(torch.rand(2, 3, 64, 64)).square().mean().backward()
+        optimizer.step()
+    changed = {name for name, value in network.state_dict().items() if not torch.equal(value, before[name])}
+    assert not any(name.startswith(("stem.", "stages.0.")) for name in changed)
+    learning = [name for name, each in network.named_parameters() if each.requires_grad]
+    assert set(learning) <= changed
+    assert any(name.startswith("stages.1.") for name in learning)
 
 
 def command(folder: Path, out: Path, steps: int) -> list[str]:
