@@ -31,7 +31,7 @@ HOLE_S_MAX = 10.0
 """Frames that go on after a jump of their clock are kept, unless time went on by more than this many seconds.
 
 A jump comes with a hole where the camera was silent before it. By default, a silence of 5 s ends the connection
-(`stall_timeout_s`), so this is twice the usual limit. A longer hole ends the segment, and frames up to the next key frame
+(`stall_timeout_s`), so this is twice the usual limit. A longer hole ends the segment. Frames up to the next key frame
 are lost although detection goes on with them: an alert of these seconds has no still.
 """
 KEY_FRAME_S_MAX = 300.0  # a stream without one for so long is connected anew: a segment ends only at a key frame
