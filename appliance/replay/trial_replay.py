@@ -65,12 +65,13 @@ class _Found:
             begin, end = round(gap.t_start + span.t0, 3), round((gap.t_end or 0.0) + span.t0, 3)
             self.missing.append({"t_start": begin, "t_end": end, "reason": gap.reason})
 
-    def report(self) -> dict[str, Any]:
+    def report(self, *, every_alert: bool) -> dict[str, Any]:
+        most = {"alerts": None if every_alert else LISTED_MAX, "events": LISTED_MAX, "tracks": LISTED_MAX}
         listed = {name: getattr(self, name) for name in ("alerts", "events", "tracks")}
         self.alerts.sort(key=lambda each: (each["change"] == "same", (each["before"] or each["after"])["t_start"]))
         return {
-            **{name: rows[:LISTED_MAX] for name, rows in listed.items()},
-            "left_out": {name: max(0, len(rows) - LISTED_MAX) for name, rows in listed.items()},
+            **{name: rows[: most[name]] for name, rows in listed.items()},
+            "left_out": {name: len(rows) - len(rows[: most[name]]) for name, rows in listed.items()},
             "missing": self.missing[:LISTED_MAX], "totals": list(self.totals), "settings": list(self.settings),
             "same": self.same,
         }  # fmt: skip
@@ -122,7 +123,7 @@ def settings_compared(task: TrialTask) -> Generator[float, None, dict[str, Any]]
         raise SourceError(unread[0])
     for number in both:
         found.add(task.spans[number], logs[0][number], logs[1][number])
-    return {**found.report(), "unread": unread[:20], "models": names, "replayed": len(both)}
+    return {**found.report(every_alert=task.every_alert), "unread": unread[:20], "models": names, "replayed": len(both)}
 
 
 def _loaded(setup: TrialSetup) -> ObjectDetector:
