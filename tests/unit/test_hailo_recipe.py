@@ -154,6 +154,8 @@ def test_a_network_of_the_zoo_gets_images_and_notes(
     footage: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     clips = ["--clip", str(footage), "--every", "1", "--count", "64", "--arch", "hailo8"]
+    (tmp_path / "calibration").mkdir()
+    (tmp_path / "calibration" / "00070.png").write_bytes(b"of another site")
     assert hailo_recipe.main(["yolox_s_leaky", "--out", str(tmp_path), *clips]) == 0
     assert "the appliance wants yolox_s_leaky.hailo8.hef and its .json" in capsys.readouterr().out
     assert len(list((tmp_path / "calibration").glob("*.png"))) == 64
