@@ -94,7 +94,8 @@ def mot(
     """Read a film and MOTChallenge rows: frame from 1, id, x, y, w, h, counts, class, visible share.
 
     The decoder scales frames to the size that `scaled` says, as in the appliance; it does so better than the detector.
-    Rows that say they do not count, rows with under a tenth visible, and classes without a name are crowd.
+    Rows that say they do not count, rows with under a tenth visible, and classes without a name are crowd. Raise
+    SetFault for a truth of more frames than the film has: it broke off, or is another one.
     """
     rows = defaultdict(list)
     with _open(truth) as file:
@@ -105,6 +106,7 @@ def mot(
                     rows[int(row[0])].append([x, y, w, h, counts, cls, visible])
             except ValueError:
                 raise SetFault(f"{truth}, line {number}: not a row of nine numbers") from None
+    frame = -every
     for frame, pixels, size in film.frames(clip, every, scaled=scaled):
         table = np.array(rows.get(frame + 1, []), float).reshape(-1, 7)
         boxes = np.concatenate([table[:, :2], table[:, :2] + table[:, 2:4]], axis=1)
@@ -112,6 +114,8 @@ def mot(
         crowd = (table[:, 4] == 0) | (table[:, 6] < 0.1) | np.array([not name for name in names], bool)
         boxes = np.clip(boxes, 0, np.array(size * 2, float))
         yield Labelled(f"{clip.name}:{frame}", pixels, boxes, names, crowd, size)
+    if max(rows, default=0) > frame + every:
+        raise SetFault(f"{truth}: it has frame {max(rows)}, and {clip} ends or breaks off after frame {frame + 1}")
 
 
 def assembled(path: Path, split: index.Split) -> Iterator[Labelled]:

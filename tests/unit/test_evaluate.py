@@ -285,3 +285,17 @@ def test_a_truth_with_a_torn_row_is_a_fault_and_an_empty_line_none(text: str, to
             next(pictures)
     else:
         assert [each.names for each in pictures] == [("person",), ()]
+
+
+@pytest.mark.parametrize(("every", "last", "told"), [(1, 6, False), (1, 7, True), (4, 8, False), (4, 9, True)])
+def test_a_film_that_is_shorter_than_its_truth_is_not_measured(
+    every: int, last: int, told: bool, tmp_path: Path
+) -> None:
+    film, truth = clip(tmp_path / "a.mp4", 6, fps=5, gop=2), tmp_path / "gt.txt"
+    truth.write_text(f"{last},1,10,10,20,20,1,1,1\n")
+    pictures = sets.mot(film, truth, {1: "person"}, every, lambda width, height: (width, height))
+    if told:
+        with pytest.raises(SetFault, match=rf"it has frame {last}, and .*a\.mp4 ends or breaks off"):
+            list(pictures)
+    else:
+        assert len(list(pictures)) == len(range(0, 6, every))
