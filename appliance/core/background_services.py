@@ -64,7 +64,7 @@ from appliance.types import AlertChange, HealthKind, RebaselineCommand, RecheckR
 from appliance.uplink.local_judge import LocalJudge, LocalJudgeSources
 from appliance.uplink.outbox import CommitBatcher, Outbox, OutboxQuota, OutboxUpkeep
 from appliance.uplink.pool_monitor import PoolState
-from appliance.uplink.rate_limiter import ttl_s
+from appliance.uplink.send_limits import ttl_s
 from appliance.uplink.send_queue import SendQueue
 from appliance.uplink.uplink_service import UplinkDeps, UplinkService
 
