@@ -26,7 +26,7 @@ from appliance.detect.detector import ObjectDetector
 from appliance.detect.model_files import named_model
 from appliance.detect.runtime_choice import as_at_run_time, measure_candidates
 from appliance.explain.recording_tasks import SCENARIOS_TASK, SPAN_TASK, TRIAL_TASK
-from appliance.replay.recording_replays import replayed_explanation, settings_compared
+from appliance.replay.trial_replay import replayed_explanation, settings_compared
 from appliance.rules.reportable import rule_place
 from appliance.scenario import scenario_runner
 from appliance.scenario.scenario_loader import ScenarioPlan, load_scenario

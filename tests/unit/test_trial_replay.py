@@ -16,7 +16,7 @@ from appliance.base.errors import SourceError
 from appliance.config import SiteConfig
 from appliance.detect.network_detector import NetworkDetector
 from appliance.explain.recording_tasks import TRIAL_TASK, TrialSetup, TrialSpan, TrialTask, without_secrets
-from appliance.replay.recording_replays import settings_compared
+from appliance.replay.trial_replay import settings_compared
 from appliance.types import Detections
 from tests.support.dashboard_site import Site
 
