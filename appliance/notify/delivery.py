@@ -176,9 +176,16 @@ class TargetSender:
         """One more notice ended like this."""
         self._outcomes[outcome] += 1
 
-    def follow(self, before: TargetStatus) -> None:
-        """Go on from a sender of the same target: one that could not be notified cannot until a message arrives."""
-        self._connection.failing_since, self._connection.error = before.failing_since, before.error
+    def follow(self, before: TargetSender) -> None:
+        """Go on from a sender of the same target: it knows of the same faults.
+
+        One that could not be notified cannot until a message arrives.
+        """
+        self._connection.failing_since, self._connection.error = (
+            before._connection.failing_since,
+            before._connection.error,
+        )
+        self._health.follow(before._health)
 
     async def close(self) -> None:
         await self._connection.close()

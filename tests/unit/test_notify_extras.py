@@ -229,6 +229,23 @@ def test_a_fault_waits_for_the_end_of_quiet_hours(site: Callable[..., NotifyingS
     assert way.sent == [""]
 
 
+def test_a_fault_that_lasts_is_not_told_again_with_other_settings(tmp_path: Path) -> None:
+    with Receiver() as phone, notifying(tmp_path, phone=hook(phone.url, health=["moved"])) as made:
+        fault = HealthEvent(camera="yard", id="h1", kind="moved", t=T0, t_start=T0, reason="it was turned")
+        made.health.put(fault)
+        until(lambda: len(phone.taken) == 1)
+        before = made.notifier
+        made.stop()
+        made.start(before)
+        made.alert()
+        until(lambda: len(phone.taken) == 2)
+        made.health.put(replace(fault, t=T0 + 9, t_end=T0 + 9))
+        made.pass_time(99)
+        until(lambda: len(phone.taken) == 3)
+        assert [each.body["type"] for each in phone.taken] == ["health", "alert", "health"]
+        assert [each.body["over"] for each in phone.taken] == [False, False, True]
+
+
 def test_a_snooze_is_of_what_was_snoozed_and_says_why(site: Callable[..., NotifyingSite]) -> None:
     made, way = site(), ScriptedSender()
     made.more["quiet_reason"] = lambda target, camera, rules: f"{target} {camera} {rules}" if camera == "yard" else ""
