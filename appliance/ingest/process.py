@@ -160,7 +160,7 @@ class IngestProcess:
             self._emit,
             wake=self._wake_worker,
             on_session=recorder.on_session if recorder is not None and camera.detect_url is None else None,
-            known_before=len(parked.objects) > 0,
+            known_before=parked.objects.knows(clock.now()),
             hardware=self._hardware.of(name, camera),
         )
         for unknown in _unknown_labels(self._networks, name, camera):
