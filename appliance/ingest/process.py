@@ -69,7 +69,7 @@ _DECIDED_BY_THE_CORE = {"title", "rules", "zones", "lines", "privacy", "image_fr
 
 @dataclass(frozen=True, slots=True)
 class _RunningCamera:
-    """A camera with all that was made for it. settings: its section of the site file when it was made."""
+    """A camera with all that was made for it. settings: its section of the site file."""
 
     settings: config.CameraConfig
     analysis: CameraAnalysis
@@ -246,7 +246,11 @@ class IngestProcess:
             for name, running in self._cameras.items()
             if name not in enabled or _ingest_settings(enabled[name]) != _ingest_settings(running.settings)
         }
-        stay = {name: running for name, running in self._cameras.items() if name not in gone}
+        stay = {
+            name: replace(running, settings=enabled[name])
+            for name, running in self._cameras.items()
+            if name not in gone
+        }
         for name, running in stay.items():
             running.analysis.watch_lines(enabled[name].rule_lines)
         self._worker.replace_clients([running.stream for running in stay.values()])

@@ -18,8 +18,9 @@ class CertaintyTuning:
     """Chosen on rendered clips in synthetic weather with the default network; docs/rules.md has the figures.
 
     scores_min, scores_max: of so many scores the median is taken. alike_max: of reports in a row with the same score
-    and box so many count. The tracker repeats the last detection of an object at rest where nothing was examined, for
-    as long as something moves elsewhere: else one strong false detection would fill the median by itself.
+    and box so many count, less than half of `scores_max`. The tracker repeats the last detection of an object at rest
+    where nothing was examined, for as long as something moves elsewhere: else one strong false detection would be the
+    median by itself.
     step_min: a look is independent of the last such look when the object has moved by so much of its size. Clutter that
     a network half believes in gets the same wrong score in each look at it; what walks is seen anew at every step.
     prior: log-odds of a track that nothing is known of; doubtful boxes are on nothing in five of eight cases.
@@ -31,7 +32,7 @@ class CertaintyTuning:
 
     scores_min: int = 2
     scores_max: int = 9
-    alike_max: int = 3
+    alike_max: int = 4
     step_min: float = 0.25
     prior: float = -0.5
     look_offset: float = 1.0
