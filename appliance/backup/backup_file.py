@@ -313,7 +313,8 @@ def _secrets_of(source: BackupSource, text: str) -> bytes:
         with contextlib.suppress(FileNotFoundError):  # the oldest goes when another is made
             versions[path.name] = path.read_text(encoding="utf-8")
     secrets = {**read_secrets(source.site_file), **named}
-    keys = {path.name: base64.b64encode(path.read_bytes()).decode() for path in (source.root / KEYS).glob("[!.]*")}
+    found = [path for path in (source.root / KEYS).glob("*") if path.suffix in {".pem", ".key"}]
+    keys = {path.name: base64.b64encode(path.read_bytes()).decode() for path in found}
     return json.dumps({"site": text, "secrets": secrets, "versions": versions, "keys": keys}).encode()
 
 

@@ -274,13 +274,17 @@ def _stage_site(target: RestoreTarget, folder: Path, sealed: dict[str, Any], pre
     return restored.dashboard
 
 
-def _stage_keys(folder: Path, keys: dict[str, str]) -> None:
+def _stage_keys(folder: Path, keys: Any) -> None:
     """Write the keys that browsers have subscribed to; a backup of an older version has none."""
-    for name, text in keys.items():
-        if _KEY_NAME.fullmatch(name):
+    for name, text in keys.items() if isinstance(keys, dict) else ():
+        if _KEY_NAME.fullmatch(str(name)):
+            try:
+                key = base64.b64decode(str(text))
+            except ValueError:
+                raise PreconditionError("its sealed secrets are damaged") from None
             (folder / KEYS).mkdir(mode=0o700, exist_ok=True)
             (folder / KEYS / name).touch(mode=0o600)
-            (folder / KEYS / name).write_bytes(base64.b64decode(text))
+            (folder / KEYS / name).write_bytes(key)
 
 
 def _stage_versions(folder: Path, versions: Any) -> None:
