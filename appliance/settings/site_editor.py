@@ -100,14 +100,18 @@ class SiteEditor:
         check_variables(before, text, secrets or ())  # first, since later errors may show expanded values
         return self.propose_text(text, base, secrets)
 
-    def propose_text(self, text: str, base: str, secrets: Mapping[str, str] | None = None) -> SiteProposal:
+    def propose_text(
+        self, text: str, base: str, secrets: Mapping[str, str] | None = None, held: SiteConfig | None = None
+    ) -> SiteProposal:
         """Return the proposal to replace the whole text by one that was in force before. Raises as `propose`.
 
+        held: the settings in force, whose keys of FILE_KEYS stay; None: those of the file, which must be valid then.
         The text must not come from a request: its variables are not checked. A kept version may name variables, because
         `propose` has checked it, or a person wrote it by hand or restored it from a backup (SECURITY.md).
         """
         before = self._read_unchecked(base)
-        old, after = checked_text(before, self.path), checked_text(text, self.path, secrets)
+        old = checked_text(before, self.path) if held is None else SiteText(before, digest_of(before), held)
+        after = checked_text(text, self.path, secrets)
         check_file_keys(old.config, after.config)
         return SiteProposal(old, after, difference(before, text))
 
