@@ -279,11 +279,12 @@ MODELS.command(
     "models prune",
     "remove the bundles that nothing uses",
     """\
-Remove every installed bundle that is neither in force for any camera nor what would be gone back to, and what is left
-of cut downloads. The networks that come with Vedette or were pulled stay.
+Remove every installed bundle that is neither in force for any camera nor what would be gone back to, nor named by the
+site file, and what is left of cut downloads. The networks that come with Vedette or were pulled stay.
 
-  vedette models prune
+  vedette models prune --config /etc/vedette/site.yaml
 """,
+    option("--config", dest="site_file", type=Path, metavar="FILE", help="the site file (default: ./site.yaml)"),
     JSON,
     run="appliance.cli.models_command:prune_command",
 )

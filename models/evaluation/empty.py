@@ -29,8 +29,7 @@ from appliance.bundle.manifest import sha256_of
 from appliance.detect import model_files
 from appliance.detect.detector import ObjectDetector
 from fixtures.render.family.held_back import HELD_BACK
-from fixtures.render.family.make import film
-from fixtures.render.family.scenes import SCENES
+from fixtures.render.family.make import SCENES, film
 from fixtures.render.family.studio import Studio
 from fixtures.render.family.take import Take
 from fixtures.render.noise import Noise

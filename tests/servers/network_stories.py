@@ -287,7 +287,7 @@ def offline_tools(folder: Path) -> None:
         "models.variants",
         "models.evaluation.cost",
         "benchmarks.ingest.contender",
-        "fixtures.render.detect",
+        "fixtures.render.judge",
     ):
         run(PYTHON, "-c", LOAD.format(module=module, model=folder / "red.onnx"))
 

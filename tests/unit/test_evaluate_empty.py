@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from appliance.base.errors import UsageError
 from appliance.types import Detections
-from fixtures.render.family.scenes import SCENES
+from fixtures.render.family.make import SCENES
 from models.evaluation import empty
 from models.evaluation.public import Pixels
 

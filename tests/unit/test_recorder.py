@@ -130,6 +130,31 @@ def test_a_time_jump_and_a_new_size_begin_a_new_segment(tmp_path: Path) -> None:
     assert done[-1].path.endswith("-run2.mp4")
 
 
+@pytest.mark.parametrize(("hole_s", "kept"), [(4.5, 40), (11.0, 35)])
+def test_frames_after_a_short_silence_and_a_jump_are_on_disk_before_the_next_key_frame(
+    tmp_path: Path, hole_s: float, kept: int
+) -> None:
+    """Detection goes on with these frames, so their alerts need stills; a long hole is not covered by a segment."""
+    clock, heard = ManualClock(), Heard()
+    source = FileSource("gate", str(clip(tmp_path / "c.mp4", 40)), clock)
+    recorder = SegmentRecorder(RecordTarget(tmp_path, "gate", 60, 0), clock, heard)
+    recorder.begin(source.open(), "run1")
+    times = []
+    for n, packet in enumerate(source.packets()):
+        silent_s = hole_s if n >= 15 else 0.0
+        for stamp in ("pts", "dts"):
+            setattr(packet.packet, stamp, getattr(packet.packet, stamp) + round(silent_s * 1_000_000))
+        times.append(packet.t + silent_s)
+        recorder.take(replace(packet, t=packet.t + silent_s, jump=n == 15))
+    recorder.end()
+    done = [row for row in heard.of(SegmentRow) if row.complete]
+    assert sum(row.frames for row in done) == kept
+    assert recorder.lost == 40 - kept
+    shown = {number: row.t_start + seconds for row in done for seconds, number in pictures(tmp_path / row.path)}
+    assert len(shown) == kept
+    assert all(t == pytest.approx(times[number], abs=1e-3) for number, t in shown.items())
+
+
 def test_a_packet_still_decodes_after_it_was_recorded(tmp_path: Path) -> None:
     clock = ManualClock()
     source = FileSource("gate", str(clip(tmp_path / "c.mp4", 10)), clock)

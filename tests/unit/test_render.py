@@ -12,14 +12,12 @@ import pytest
 
 from appliance.base.box_arrays import iou_matrix
 from fixtures.render.camera import Camera
-from fixtures.render.detect import Found
 from fixtures.render.film import Stage
-from fixtures.render.gait import walking
-from fixtures.render.judge import _judged
+from fixtures.render.human import walking
+from fixtures.render.judge import Found, _judged
 from fixtures.render.mesh import Mesh, Paint, box, plain
-from fixtures.render.path import Stretch, Track
 from fixtures.render.raster import Window, see
-from fixtures.render.scene import PERSON, Mover, Scene
+from fixtures.render.scene import PERSON, Mover, Scene, Stretch, Track
 from fixtures.render.sensor import Sensor
 from fixtures.render.truth import Row, read_rows, seen_rows, write_rows
 from fixtures.render.yard import yard

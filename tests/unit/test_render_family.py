@@ -12,20 +12,17 @@ import numpy as np
 import pytest
 
 from fixtures.render.__main__ import main
-from fixtures.render.animal import DOGS
+from fixtures.render.animal import DOGS, dog_hide
 from fixtures.render.cloth import Outfit, dressed
-from fixtures.render.family.bodies import Dog, Person
-from fixtures.render.family.footfall import STRIDE_M
+from fixtures.render.family.bodies import STRIDE_M, Dog, Person
 from fixtures.render.family.held_back import HELD_BACK
 from fixtures.render.family.lens import SETTLING, developed
-from fixtures.render.family.make import film
-from fixtures.render.family.scenes import SCENES
+from fixtures.render.family.make import SCENES, film
 from fixtures.render.family.studio import Studio
 from fixtures.render.family.take import CLASSES, Take
-from fixtures.render.fur import dog_hide
 from fixtures.render.mesh import Mesh
 from fixtures.render.noise import Noise
-from fixtures.render.path import Place
+from fixtures.render.scene import Place
 from fixtures.render.skeleton import NOMINAL_M, Build
 from fixtures.render.truth import read_rows, seen_rows
 

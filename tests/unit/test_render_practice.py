@@ -14,25 +14,21 @@ import numpy as np
 import pytest
 
 from fixtures.render.__main__ import main
-from fixtures.render.animal import STANCES, animal
+from fixtures.render.animal import animal
 from fixtures.render.camera import Camera
 from fixtures.render.car import SHAPES, Shape, car
-from fixtures.render.chip import developed, exposed
-from fixtures.render.crowd import NOBODY_SHARE
+from fixtures.render.crowd import NOBODY_SHARE, person
 from fixtures.render.floors import CONCRETE, Floor
 from fixtures.render.kinds import Array
-from fixtures.render.lamps import Lamp, lamp_lit
+from fixtures.render.layout import Patch, Plot, distance_of, shown
+from fixtures.render.light import Lamp, lamp_lit
 from fixtures.render.look import Thing, look
 from fixtures.render.mesh import Paint, box, plain
 from fixtures.render.noise import Noise
-from fixtures.render.plot import Patch, Plot
-from fixtures.render.practice import FINE, Draw, boxes, clarity, draw, rendered
+from fixtures.render.practice import FINE, NAME, Draw, boxes, clarity, draw, fill, rendered
 from fixtures.render.practice import Box as Label
-from fixtures.render.quadruped import HIP_Z
-from fixtures.render.stance import stance
-from fixtures.render.stills import NAME, fill
-from fixtures.render.views import distance_of, shown
-from fixtures.render.wear import person
+from fixtures.render.quadruped import HIP_Z, STANCES, stance
+from fixtures.render.sensor import developed, exposed
 
 SEED, DRAWS = 11, 28
 
