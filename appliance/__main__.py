@@ -11,8 +11,10 @@ def main() -> int:
     It loads the table of commands itself, so that Ctrl-C is an exit code there, too.
     """
     try:
+        from appliance.base.child_modules import end_with_parent
         from appliance.cli import main
 
+        end_with_parent()
         return main()
     except KeyboardInterrupt:
         return 130

@@ -7,6 +7,7 @@ and units, and everything that touches the site's data is here.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import http.client
 import json
 import os
@@ -26,6 +27,7 @@ from appliance.base.config_model import ConfigModel
 from appliance.base.errors import ConfigError, MissingDependency, StoreError, VedetteError
 from appliance.base.local_files import flush_to_disk
 from appliance.config import DashboardConfig, StorageConfig, loads
+from appliance.config.secrets_file import variables
 from appliance.media.atomic_file import write_file
 from appliance.settings.site_editor import replace_text
 from appliance.store.database import writer_lock
@@ -48,16 +50,24 @@ State = Literal["silent", "alive", "ready"]
 
 
 class _Variables(Mapping[str, str]):
-    """Stands for what only the service's environment has: a secret changes neither folder nor port."""
+    """The environment and the secrets beside the site file.
+
+    Whatever else it names only the service's environment has: a secret changes neither folder nor port.
+    """
+
+    def __init__(self, site_file: Path) -> None:
+        self._known: Mapping[str, str] = os.environ
+        with contextlib.suppress(ConfigError):  # wrong secrets may be why an upgrade is undone
+            self._known = variables(site_file)
 
     def __getitem__(self, name: str) -> str:
-        return os.environ.get(name) or _UNKNOWN
+        return self._known.get(name) or _UNKNOWN
 
     def __iter__(self) -> Iterator[str]:
-        return iter(os.environ)
+        return iter(self._known)
 
     def __len__(self) -> int:
-        return len(os.environ)
+        return len(self._known)
 
 
 class _Sections(ConfigModel):
@@ -111,7 +121,7 @@ def put_back(site_file: Path, kept: Path) -> list[str]:
         if (kept / DATABASE).is_file() and not _readable(root / DATABASE):
             _replace_database(root, kept, aside)
             done.append(f"the database is that of before the upgrade; the newer one is in {aside}")
-        if (kept / SITE).is_file() and not _accepted(site_file) and _accepted(kept / SITE):
+        if (kept / SITE).is_file() and not _accepted(site_file, site_file) and _accepted(kept / SITE, site_file):
             aside.mkdir(mode=0o700, exist_ok=True)
             if site_file.exists():
                 write_file(aside / SITE, site_file.read_bytes())
@@ -177,7 +187,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _sections(site_file: Path) -> _Sections:
-    return yamlfile.load(site_file, _Sections, _Variables())
+    return yamlfile.load(site_file, _Sections, _Variables(site_file))
 
 
 def _storage(site_file: Path) -> Path:
@@ -211,9 +221,10 @@ def _replace_database(root: Path, kept: Path, aside: Path) -> None:
     flush_to_disk(root)
 
 
-def _accepted(site_file: Path) -> bool:
+def _accepted(text: Path, site_file: Path) -> bool:
+    """Return True if this version takes the text of `text` as that site file, whose secrets lie beside it."""
     try:
-        loads(yamlfile.read_text(site_file), str(site_file), _Variables())
+        loads(yamlfile.read_text(text), str(text), _Variables(site_file))
     except ConfigError:
         return False
     return True

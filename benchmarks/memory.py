@@ -199,7 +199,7 @@ def copied_libraries(folder: Path) -> Path:
 def watch(child: subprocess.Popen[bytes], seconds: float, dashboard: str) -> Measured:
     """Return the megabytes by process, the mean of the last third of the time, and the cores that each used then.
 
-    The dashboard's pages are opened half-way, if there is an address.
+    The dashboard's pages are opened half-way, if there is an address. Raise SystemExit: core or ingest did not last.
     """
     opened = not dashboard
     used: dict[str, list[tuple[float, float]]] = {}
@@ -219,6 +219,8 @@ def watch(child: subprocess.Popen[bytes], seconds: float, dashboard: str) -> Mea
         for name, amount in now.items() if late else ():
             seen.setdefault(name, []).append(amount / MB)
             used.setdefault(name, []).append((time.monotonic(), cpu[name]))
+    if missing := {"core", "ingest"} - seen.keys():
+        raise SystemExit(f"nothing was measured of {' and '.join(sorted(missing))}: the lines above may say why")
     cores = {
         name: (rows[-1][1] - rows[0][1]) / (rows[-1][0] - rows[0][0]) for name, rows in used.items() if len(rows) > 1
     }

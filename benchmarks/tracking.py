@@ -35,7 +35,7 @@ from appliance.scenario.scenario_schema import TruthFile
 from appliance.scenario.tracking_metrics import LabelledBoxes
 from appliance.track.appearance import Planes
 from appliance.track.tracker import Tracker
-from benchmarks import tracking_detections, tracking_libraries, tracking_metrics_check, tracking_scenes
+from benchmarks import tracking_detections, tracking_libraries, tracking_scenes
 from benchmarks.tracking_detections import ClipDetections, FrameDetections
 from benchmarks.tracking_libraries import Answer, LibraryTracker
 from benchmarks.tracking_scenes import Scene
@@ -90,7 +90,7 @@ def main() -> int:
         print(_line(rows[-1]), flush=True)
     for name in absent:
         print(f"not installed, left out: {name}")
-    checks = tracking_metrics_check.check(answers[rows[0].tracker, rows[0].settings], right)
+    checks = tracking_libraries.check(answers[rows[0].tracker, rows[0].settings], right)
     print(*checks, sep="\n")
     if chosen.json:
         about = {"model": clip_frames.model, "clip": chosen.clip.name, "fps": chosen.fps, "phase": chosen.phase}

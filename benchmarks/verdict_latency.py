@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import math
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -28,13 +29,43 @@ import nats
 import numpy as np
 
 from appliance.wire import Verdict, verdict_subject
-from benchmarks.far_broker import far
 from benchmarks.instant_worker import instant_worker
 from benchmarks.verdicts import scripted_server
 from cloud_worker.prompt import AnswerOrder
 from tests.servers.nats import NatsServer, find_nats_servers
 from tests.servers.site import Site, evidence_image, site
 from tests.support.waiting import until
+
+READ_BYTES = 64 * 1024
+
+
+@contextlib.contextmanager
+def far(port: int, rtt_s: float) -> Iterator[int]:
+    """Yield the port of 127.0.0.1 behind which the server at `port` is `rtt_s` away."""
+    loop = asyncio.new_event_loop()
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            back, there = await asyncio.open_connection("127.0.0.1", port)
+            await asyncio.gather(_delayed(reader, there, rtt_s / 2), _delayed(back, writer, rtt_s / 2))
+
+    server = loop.run_until_complete(asyncio.start_server(connected, "127.0.0.1", 0))
+    thread = threading.Thread(target=loop.run_forever, name="the long way", daemon=True)
+    thread.start()
+    try:
+        yield int(server.sockets[0].getsockname()[1])
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+
+
+async def _delayed(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, delay_s: float) -> None:
+    loop = asyncio.get_running_loop()
+    try:
+        while data := await reader.read(READ_BYTES):
+            loop.call_later(delay_s, writer.write, data)
+    finally:
+        loop.call_later(delay_s, writer.close)
 
 
 def main() -> None:

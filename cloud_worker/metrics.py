@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disa
 
 from appliance.base.stage_latencies import EDGES_S
 from appliance.wire import PRIORITIES, Escalation, Verdict
+from cloud_worker.dead_letter_store import KINDS
 
 STAGES = ("link", "queue", "fetch", "preprocess", "decision", "model", "publish")
 SERIES_MAX = 500  # of verdicts by version: a site names its own model, so that the labels have no bound of their own
@@ -65,6 +66,8 @@ class WorkerMetrics:
         self.refused = self._counter("refused", "Messages that are no escalations.")
         self.given_up = self._counter("given_up", "Escalations that were ended without a judgement.")
         self.dead = self._counter("dead_letters", "Escalations put among the dead letters.", "kind")
+        for kind in KINDS:  # from zero on: an increase from no series to 1 is none to Prometheus
+            self.dead.labels(kind)
         self.shed = self._counter("shed", "Escalations answered unjudged: they had waited too long.", "priority")
         self.calls = self._counter("engine_calls", "Calls of the engines, by outcome.", "engine", "outcome")
         self.states = Gauge(

@@ -95,7 +95,9 @@ packages_for() {  # of the distribution; those that it does not have are left ou
 fits='import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 14) or sys.base_prefix.startswith(("/root/", "/home/")))'
 
 find_python() {
-  for each in ${python:-python3 /usr/bin/python3 python3.13 python3.12 python3.11 python3.10}; do
+  if [ -n "$python" ]; then set -- "$python"
+  else set -- python3 /usr/bin/python3 python3.13 python3.12 python3.11 python3.10; fi
+  for each in "$@"; do
     "$each" -c "$fits" 2>/dev/null && { echo "$each"; return; }
   done
   die 'Python 3.10 to 3.13 is needed, outside of homes: apt install python3, or name one with --python'
@@ -107,6 +109,8 @@ apt_install() {
   wanted=''
   for each in "$@"; do
     dpkg-query -W -f '${Status}' "$each" 2>/dev/null | grep -q 'install ok' && continue
+    # A fresh image has no list of packages, and an old one names what the mirror has no more.
+    [ -n "$updated" ] || { updated=1; run apt-get update -q || say 'the list of packages could not be brought up to date'; }
     if apt-cache show "$each" >/dev/null 2>&1; then wanted="$wanted $each"; else say "this distribution has no $each"; fi
   done
   # shellcheck disable=SC2086
@@ -141,6 +145,8 @@ get_wheel() {  # sets wheel and version
   [ -n "$version" ] || die "$wheel is no wheel of vedette"
 }
 
+pip_install() { run "$place/bin/python" -m pip --disable-pip-version-check --no-input install -q "$@"; }
+
 build_version() {  # $opt/$version with everything in it; what a kill left half is made again
   place=$opt/$version
   [ -e "$place/.whole" ] && return 0
@@ -149,7 +155,6 @@ build_version() {  # $opt/$version with everything in it; what a kill left half 
   [ "$kind" = jetson ] && site_packages=--system-site-packages  # TensorRT comes with JetPack, for its Python only
   # shellcheck disable=SC2086
   run "$interpreter" -m venv $site_packages "$place"
-  pip="$place/bin/python -m pip --disable-pip-version-check --no-input install -q"
   locks=''
   if "$interpreter" -c 'import sys; sys.exit(sys.version_info < (3, 11))' && [ -z "$site_packages" ]; then
     unpack_locks && locks="-r $work/requirements.lock"
@@ -161,9 +166,9 @@ build_version() {  # $opt/$version with everything in it; what a kill left half 
   done
   # shellcheck disable=SC2086
   {
-    [ -z "$locks" ] || run $pip --require-hashes $locks
-    if [ -n "$locks" ] && [ -z "$named" ]; then run $pip --no-deps "$wheel"
-    else run $pip "$wheel${named:+[$named]}"; fi
+    [ -z "$locks" ] || pip_install --require-hashes $locks
+    if [ -n "$locks" ] && [ -z "$named" ]; then pip_install --no-deps "$wheel"
+    else pip_install "$wheel${named:+[$named]}"; fi
   }
   if [ "$unit" = vedette ]; then
     case $kind in
@@ -173,13 +178,11 @@ build_version() {  # $opt/$version with everything in it; what a kill left half 
     esac
     [ -z "$card" ] || [ "$(cuda_of "$kind")" = 13 ] || card=$card-cu12
     # TensorRT's libraries are no wheels on the usual index: their build fetches NVIDIA's, which a closed site cannot reach.
-    # shellcheck disable=SC2086
-    [ -z "$card" ] || run $pip "$wheel[$card]" || say "no vedette[$card]: detector.backend tensorrt will refuse to start"
+    [ -z "$card" ] || pip_install "$wheel[$card]" || say "no vedette[$card]: detector.backend tensorrt will refuse to start"
   fi
   case ",$extras," in *,gpu,*)  # onnxruntime and onnxruntime-gpu overwrite each other's files
     run "$place/bin/python" -m pip uninstall -q -y onnxruntime onnxruntime-gpu
-    # shellcheck disable=SC2086
-    run $pip 'onnxruntime-gpu[cuda,cudnn]>=1.27,<2' ;;
+    pip_install 'onnxruntime-gpu[cuda,cudnn]>=1.27,<2' ;;
   esac
   run touch "$place/.whole"
 }
@@ -239,7 +242,7 @@ make_folders() {
   name=$(uname -n | tr '[:upper:]' '[:lower:]' | sed 's/[^a-z0-9-]/-/g; s/^-*//' | cut -c1-32)
   {
     echo '# Written by the installation. The dashboard changes it, and you may: vedette check says what is wrong.'
-    echo "site: {name: ${name:-site}}"
+    echo "site: {name: \"${name:-site}\"}"  # in quotes: YAML takes 42 for a number and no for false
     echo 'storage: {dir: /var/lib/vedette}'
     echo "dashboard: {host: \"${listen%:*}\", port: ${listen##*:}}"
     echo 'cameras: {}'
@@ -509,7 +512,7 @@ do_uninstall() {
 
 main() {
   root='' dry='' from='' sha256='' kind='' extras=unset listen=0.0.0.0:8080 wait_s=180 python='' apt=1 start=1 purge=''
-  systemctl=unset unit='' undo='' owner='' kept='' files=''
+  systemctl=unset unit='' undo='' owner='' kept='' files='' updated=''
   [ $# -gt 0 ] || { usage >&2; exit 2; }
   verb=$1; shift
   while [ $# -gt 0 ]; do
@@ -533,7 +536,7 @@ main() {
   [ "$systemctl" != unset ] || { systemctl=$([ -n "$root" ] || echo systemctl); needs_systemd=$systemctl; }
   [ -n "$start" ] || systemctl='' needs_systemd=''
   case $wait_s in *[!0-9]* | '') die '--wait wants whole seconds' ;; esac
-  case $listen in *:*[!0-9]* | *[!0-9a-fA-F.:]* | *: | [!0-9a-fA-F:]*) die '--listen wants ADDRESS:PORT' ;; *:*) ;; *) listen=$listen:8080 ;; esac
+  case $listen in *:*[!0-9]* | *[!0-9a-fA-F.:]* | *: | [!0-9a-fA-F:]*) die '--listen wants ADDRESS:PORT' ;; *:*) ;; *.*) listen=$listen:8080 ;; *) die '--listen wants ADDRESS:PORT' ;; esac
   opt=$root/opt/vedette site=$root/etc/vedette/site.yaml machine=$(uname -m)
   choices
   work=$(mktemp -d)

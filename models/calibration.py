@@ -23,6 +23,7 @@ from appliance.types import SegmentRow
 from models.train import film
 
 FRAMES = 100
+CLIP_FRAMES_MAX = 200  # of a film, however long: more only take memory
 FRAMES_MIN = 10  # ranges of fewer are those of one scene
 DAYS = 7  # how far back is looked
 SIDE_MAX = 960  # larger than any input; a hundred frames are then 150 MB
@@ -63,8 +64,18 @@ def each_recorded_frame(
 
 
 def clip_frames(clips: Sequence[Path], every: int) -> list[Frame]:
-    """Return every `every`th frame of each clip, BGR. Raise UsageError."""
-    return _enough([frame for clip in clips for _, frame, _ in film.frames(clip, every)], "these clips")
+    """Return every `every`th frame of each clip, BGR; of a long one fewer, spread over all of it. Raise UsageError."""
+    return _enough([frame for clip in clips for frame in _of_clip(clip, every)], "these clips")
+
+
+def _of_clip(clip: Path, every: int) -> list[Frame]:
+    found: list[Frame] = []
+    for number, frame, _ in film.frames(clip, every):
+        if number % every == 0:
+            found.append(frame)
+        if len(found) > CLIP_FRAMES_MAX:
+            found, every = found[::2], 2 * every
+    return found
 
 
 def over_the_day(rows: Sequence[SegmentRow], count: int) -> list[SegmentRow]:

@@ -188,7 +188,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         seen = list(judged(eye, chosen_set(options, eye), names))
         known = {names(name) for name in eye.labels}
-        labelled = {name for each in seen for name in each.truth_names if name}
+        labelled = {
+            name for each in seen for name, crowd in zip(each.truth_names, each.crowd, strict=True) if not crowd
+        }
         wanted = {names(name) for name in options.only.split(",") if name.strip()} if options.only else labelled
         if unlabelled := wanted - labelled:
             raise SetFault(f"--only {min(unlabelled)}: the set labels {', '.join(sorted(labelled)) or 'nothing'}")

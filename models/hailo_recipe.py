@@ -134,6 +134,8 @@ def write_zoo(name: str, folder: Path, architecture: str, frames: Iterable[Frame
     """Write everything for a network of Hailo's zoo that its tools do not bring. See `write_own`."""
     images = folder / "calibration"
     images.mkdir(exist_ok=True)
+    for old in images.glob("*.png"):  # of another run, and perhaps of another site
+        old.unlink()
     written = 0
     for written, frame in enumerate(islice(frames, count), 1):
         cv2.imwrite(str(images / f"{written:05}.png"), frame)

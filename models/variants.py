@@ -130,7 +130,7 @@ def _integers(
         onnx.save(_with_channels(_fixed(model, source)), str(fixed))
         network = NetworkDetector(fixed, OnnxRuntime(fixed), label_names=labels)
         quant_pre_process(str(fixed), str(ready), skip_symbolic_shape=True)
-        graph = onnx.load(str(ready)).graph
+        graph = _named_nodes(ready).graph
         attention = any(node.op_type == "Softmax" for node in graph.node)
         quantize_static(
             str(ready),
@@ -184,6 +184,15 @@ def _is_ours(model: onnx.ModelProto) -> bool:
     except (ValueError, onnx.checker.ValidationError):
         return False
     return True
+
+
+def _named_nodes(path: Path) -> onnx.ModelProto:
+    """Give every node of the file a name: the quantizer is told by names which stay float, and `` would be all."""
+    model = onnx.load(str(path))
+    for number, node in enumerate(model.graph.node):
+        node.name = node.name or f"{node.op_type}.{number}"
+    onnx.save(model, str(path))
+    return model
 
 
 def float_nodes(graph: onnx.GraphProto) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import hashlib
 import json
@@ -30,7 +31,7 @@ from appliance.settings.secret_scrubber import HIDDEN, SecretScrubber, is_secret
 from appliance.settings.settings_service import FOLDER as VERSIONS
 from appliance.settings.yaml_edit import KeyPath, SiteChange, edit
 from appliance.store.database_copy import copy_database, evidence_paths
-from appliance.store.paths import DATABASE, EVIDENCE, inside
+from appliance.store.paths import DATABASE, EVIDENCE, KEYS, inside
 from appliance.version import version
 
 
@@ -305,14 +306,16 @@ def _hide(text: str, *, with_secrets: bool) -> tuple[str, tuple[str, ...]]:
 
 
 def _secrets_of(source: BackupSource, text: str) -> bytes:
-    """Return the site file as it is, the values that it names as `${NAME}`, its secrets file, and its versions."""
+    """Return the site file as it is, the values that it names as `${NAME}`, its secrets file, its versions and keys."""
     named = {name: source.variables[name] for name in _VARIABLE.findall(text) if name in source.variables}
     versions = {}
     for path in _version_files(source.root):
         with contextlib.suppress(FileNotFoundError):  # the oldest goes when another is made
             versions[path.name] = path.read_text(encoding="utf-8")
     secrets = {**read_secrets(source.site_file), **named}
-    return json.dumps({"site": text, "secrets": secrets, "versions": versions}).encode()
+    found = [path for path in (source.root / KEYS).glob("*") if path.suffix in {".pem", ".key"}]
+    keys = {path.name: base64.b64encode(path.read_bytes()).decode() for path in found}
+    return json.dumps({"site": text, "secrets": secrets, "versions": versions, "keys": keys}).encode()
 
 
 def _version_files(root: Path) -> list[Path]:

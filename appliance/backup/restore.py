@@ -6,10 +6,12 @@ kept.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import logging
 import os
+import re
 import shutil
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -39,7 +41,7 @@ from appliance.settings.site_editor import SiteText, check_file_keys, digest_of,
 from appliance.settings.yaml_edit import SiteChange, edit
 from appliance.store.database import writer_lock
 from appliance.store.database_copy import check_copy, note_restore, prepare_copy
-from appliance.store.paths import DATABASE, EVIDENCE
+from appliance.store.paths import DATABASE, EVIDENCE, KEYS
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +49,7 @@ FOLDER, STAGED, READY, SECRETS = "restore", "staged", "ready.json", "site.secret
 ASIDE = "before-restore-"
 ASIDE_KEPT = 2  # the way back and the one before it
 _DATABASE_FILES = (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm")
+_KEY_NAME = re.compile(r"[a-z]{1,20}\.[a-z]{1,8}")
 _SMALL_BYTES_MAX = 32 * 1024 * 1024  # a site file and 20 versions of 1 MB each, with secrets
 
 
@@ -176,7 +179,7 @@ def _take_place(ready: ReadyRestore, site_file: Path, root: Path) -> None:
             _move(root / name, aside / name)
         flush_to_disk(root)
         _move(staged / DATABASE, root / DATABASE)
-    for name in (EVIDENCE, VERSIONS):
+    for name in (EVIDENCE, VERSIONS, KEYS):
         if (staged / name).exists():
             _move(root / name, aside / name)
             _move(staged / name, root / name)
@@ -241,7 +244,9 @@ def _unsealed(reader: BackupReader, passphrase: str) -> dict[str, Any]:
 
 def _stage_site(target: RestoreTarget, folder: Path, sealed: dict[str, Any], present: str) -> DashboardConfig:
     """Write the site file as it will be, with its secrets and the folders of this machine; return its `dashboard`."""
-    secrets = {str(name): str(value) for name, value in sealed.get("secrets", {}).items()}
+    found = {str(name): str(value) for name, value in sealed.get("secrets", {}).items()}
+    # The secrets file holds plain lines: what cannot be one (a PEM) is wanted in the environment.
+    secrets = {name: value for name, value in found.items() if value.splitlines() == [value.strip()]}
     text = str(sealed["site"]) if sealed else fill_secrets((folder / SITE).read_text(encoding="utf-8"), present)
     variables = _variables(target, secrets)
     here = config.loads(present, "", variables).storage if present else None
@@ -262,10 +267,24 @@ def _stage_site(target: RestoreTarget, folder: Path, sealed: dict[str, Any], pre
         lines = [f"{name}={value}" for name, value in sorted({**own, **secrets}.items())]
         (folder / SECRETS).write_text("\n".join([*lines, ""]), encoding="utf-8")
         _stage_versions(folder, sealed["versions"])
+        _stage_keys(folder, sealed.get("keys", {}))
     for path in (target.site_file.parent, target.root):
         if not os.access(path, os.W_OK | os.X_OK):
             raise UsageError(f"{path} may not be written by this user: nothing could be restored there")
     return restored.dashboard
+
+
+def _stage_keys(folder: Path, keys: Any) -> None:
+    """Write the keys that browsers have subscribed to; a backup of an older version has none."""
+    for name, text in keys.items() if isinstance(keys, dict) else ():
+        if _KEY_NAME.fullmatch(str(name)):
+            try:
+                key = base64.b64decode(str(text))
+            except ValueError:
+                raise PreconditionError("its sealed secrets are damaged") from None
+            (folder / KEYS).mkdir(mode=0o700, exist_ok=True)
+            (folder / KEYS / name).touch(mode=0o600)
+            (folder / KEYS / name).write_bytes(key)
 
 
 def _stage_versions(folder: Path, versions: Any) -> None:

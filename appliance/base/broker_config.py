@@ -92,9 +92,9 @@ class BrokerConfig(ConfigModel):
 
 
 def _has_host(url: str) -> bool:
-    """Return True if a host, and a port where one is written, can be read from the URL."""
+    """Return True if a host that can be looked up, and a port where one is written, can be read from the URL."""
     try:
         parts = urlsplit(url)
-        return bool(parts.hostname) and parts.port != 0
+        return bool((parts.hostname or "").encode("idna")) and parts.port != 0
     except ValueError:
         return False

@@ -6,6 +6,9 @@ Whoever starts a child takes its module from here, so that the import tests can 
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import os
+import signal
 import subprocess
 from typing import Final
 
@@ -50,6 +53,9 @@ RUNTIME: Final = (
 """The children of the running appliance. None of them loads `appliance.lab`."""
 LAB: Final = (BENCH,)
 """The children of commands in `appliance.lab`."""
+PARENT: Final = "VEDETTE_PARENT"
+"""Environment variable of a child that must not outlive who started it: the parent's process id."""
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 KILLED_S_MAX = 10.0  # a killed process is gone at once, but one that is stuck in a driver does not even die
 
 
@@ -67,6 +73,15 @@ class ChildCpu:
         if self.used_s > before_s:
             self._since = now
         return now - self._since
+
+
+def end_with_parent() -> None:
+    """Have the kernel kill this process when the thread that started it is gone, if PARENT is set; Linux only."""
+    parent = os.environ.pop(PARENT, "")
+    if parent:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if str(os.getppid()) != parent:  # it was gone before
+            os._exit(1)
 
 
 def end_child(child: subprocess.Popen[bytes], *, asked_s: float = 0.0, killed_s: float = KILLED_S_MAX) -> None:

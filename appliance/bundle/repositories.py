@@ -154,12 +154,14 @@ class OciRepository:
         if not challenge.lower().startswith("bearer ") or not given.get("realm", "").startswith("http"):
             raise ModelError(f"{self.address} wants a password; a repository that anyone may read is needed")
         asked = {key: given[key] for key in ("service", "scope") if key in given}
-        answer = self._client.get(given["realm"], params=asked)
         try:
+            answer = self._client.get(given["realm"], params=asked)
             answer.raise_for_status()
             found = answer.json()
             return {"Authorization": f"Bearer {found.get('token') or found['access_token']}"}
-        except (ValueError, KeyError, _http().HTTPError):
+        except _http().TransportError as error:
+            raise LinkLost(f"{given['realm']}: {error or type(error).__name__}") from None
+        except (ValueError, KeyError, _http().HTTPError, _http().InvalidURL):
             raise ModelError(f"{self.address} gives no token to read it without a password") from None
 
 

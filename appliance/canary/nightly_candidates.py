@@ -21,7 +21,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from appliance.base.child_modules import APPLIANCE, end_child
+from appliance.base.child_modules import APPLIANCE, PARENT, end_child
 from appliance.base.clock import Clock, local_day, local_weekday_minute
 from appliance.base.errors import ModelError, UsageError
 from appliance.bundle.bundle_store import BundleStore
@@ -176,7 +176,10 @@ class NightlyProof:
     def _start(self, words: tuple[str, ...]) -> subprocess.Popen[bytes] | None:
         logger.info("tried on this night's recording: %s", " ".join(words))
         try:
-            child = subprocess.Popen([*self._command, *words], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+            environment = {**os.environ, PARENT: str(os.getpid())}
+            child = subprocess.Popen(
+                [*self._command, *words], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=environment
+            )
             os.setpriority(os.PRIO_PROCESS, child.pid, NICE)
         except OSError as error:
             logger.warning("%s was not tried: %s", " ".join(words), error.strerror)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +25,7 @@ FRAMES_MAX = 20_000  # a frame in 5 s: 28 hours, so a day and a night; 8 MB
 SHOWN_MAX = 60  # frames that differ, in one report: the newest
 STANDS_S = 3600.0  # an object that stays where it is counts once in so long
 STANDS_IOU_MIN = 0.7  # of its box and the one that counted
+STANDING_MAX = 64  # objects of a camera that may stand still: those seen last
 
 logger = logging.getLogger(__name__)
 
@@ -166,7 +167,7 @@ class LiveEvidence:
         """Go on with what is in the file if it compares these networks (old, new); else begin anew. Raise OSError."""
         self._path, self._networks = path, networks
         self._judge = CandidateJudge()
-        self._standing: deque[PairedObject] = deque(maxlen=64)
+        self._standing: defaultdict[str, list[PairedObject]] = defaultdict(list)
         self._differing: deque[DifferingFrame] = deque(maxlen=SHOWN_MAX)
         self._first_t = self._last_t = 0.0
         self.frames = 0
@@ -219,20 +220,25 @@ class LiveEvidence:
         self._judge.add_cpu(frame.old.cpu_ms, frame.new.cpu_ms)
         for pair in self._new_objects(frame):
             self._judge.add_object(pair)
-            self._standing.append(pair)
             if pair.found != "both":
                 self._differing.append(DifferingFrame(pair.camera, pair.t, pair.kind, pair.found))
 
     def _new_objects(self, frame: LiveFrame) -> Iterator[PairedObject]:
         """Yield the objects that did not stand there a while ago: a parked car is no new evidence each time."""
+        standing = self._standing[frame.camera]
         for pair in paired_objects(frame.camera, frame.old, frame.new):
-            stood = any(
-                other.camera == pair.camera and other.kind == pair.kind and other.found == pair.found
+            stood = [
+                other
+                for other in standing
+                if (other.kind, other.found) == (pair.kind, pair.found)
                 and pair.t - other.t < STANDS_S and iou(pair.box, other.box) >= STANDS_IOU_MIN
-                for other in self._standing
-            )  # fmt: skip
+            ]  # fmt: skip
             if not stood:
                 yield pair
+            for other in stood:  # who stays is seen again; who walks by is forgotten first
+                standing.remove(other)
+            standing += stood or [pair]
+        del standing[:-STANDING_MAX]
 
 
 def file_of(folder: Path, candidate: str) -> Path:

@@ -15,10 +15,9 @@ from appliance.base.errors import ConfigError, UsageError, VedetteError
 from appliance.base.telemetry import configure_logging
 from appliance.cli.appliance_options import APPLIANCE
 from appliance.cli.command_table import build_parser
-from appliance.cli.lab_options import LAB
+from appliance.cli.lab_options import LAB, SCENARIO
 from appliance.cli.model_options import MODELS
 from appliance.cli.replay_options import REPLAY
-from appliance.cli.scenario_options import SCENARIO
 
 logger = logging.getLogger(__name__)
 

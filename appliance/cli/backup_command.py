@@ -81,9 +81,9 @@ def diagnostics_command(site_file: Path, out: Path, log: str, storage: Path | No
     """
     if out.exists():
         raise PreconditionError(f"{out} is there already: name another file")
-    text = read_text(site_file)
-    site = None
+    text, site = "", None
     try:
+        text = read_text(site_file)
         site = config.load(site_file)
     except ConfigError:
         if storage is None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from appliance import config
 from appliance.base.console import DOWNLOADED, CommandProgress
 from appliance.base.errors import ModelError, PreconditionError, UsageError
 from appliance.bundle.bundle_fetch import BundleFetch, FetchPlan
@@ -32,6 +33,7 @@ _STATES = {
     "damaged": "DAMAGED",
     "hash missing": "hash missing",
 }
+SITE_FILE = "site.yaml"  # where no other is named
 TAKEN = "a running appliance takes it within seconds"
 
 
@@ -248,11 +250,14 @@ def export_command(name: str, folder: Path, *, version: str, as_json: bool) -> i
     return 0
 
 
-def prune_command(*, as_json: bool) -> int:
-    """Remove the installed bundles that nothing points to, and unfinished downloads. Returns 0."""
+def prune_command(site_file: Path | None, *, as_json: bool) -> int:
+    """Remove the installed bundles that nothing uses, and unfinished downloads. Returns 0. Raises ConfigError.
+
+    site_file: what it names stays; None: ./site.yaml, if it is there.
+    """
     store = bundle_store()
-    used = {*store.in_force().used(), shadow_of(store)}
-    gone = {ref: manifest.total_bytes for ref, manifest in store.installed().items() if ref not in used}
+    used = {*map(str, store.in_force().used()), str(shadow_of(store)), *_named_in(site_file)}
+    gone = {ref: manifest.total_bytes for ref, manifest in store.installed().items() if str(ref) not in used}
     for ref in gone:
         store.remove(ref)
     if store.root.is_dir():
@@ -263,6 +268,14 @@ def prune_command(*, as_json: bool) -> int:
     else:
         print("\n".join([*(f"removed {ref}" for ref in gone), f"{sum(gone.values()) / 1e6:.1f} MB freed"]))
     return 0
+
+
+def _named_in(site_file: Path | None) -> set[str]:
+    """Return the networks that a site file names for all cameras or for one. Raise ConfigError."""
+    if site_file is None and not Path(SITE_FILE).is_file():
+        return set()
+    site = config.load(site_file or Path(SITE_FILE))
+    return {site.detector.model, *(camera.model for camera in site.cameras.values() if camera.model)}
 
 
 def publish_command(

@@ -10,7 +10,7 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 
 from appliance.base.broker_config import REGION, BrokerAddress, BrokerConfig
 from appliance.base.config_model import ConfigModel
-from appliance.config.values import Amount, Schedule, Seconds, Share, VerdictSeverityConfig
+from appliance.config.values import Amount, Schedule, Seconds, Share, VerdictSeverityConfig, check_port
 from appliance.types import EvidenceStep, Severity
 
 
@@ -78,6 +78,7 @@ class LocalJudgeConfig(ConfigModel):
         parts = urlsplit(url or "")
         if url is not None and (parts.scheme not in {"http", "https"} or not parts.hostname):
             raise ValueError("must be an address such as http://127.0.0.1:8000/v1")
+        check_port(parts)
         if url is not None and not _is_nearby(parts.hostname or ""):
             raise ValueError(
                 "must be on this appliance or its network: 127.0.0.1, a private address, or a name without a dot or in "

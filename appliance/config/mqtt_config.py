@@ -10,6 +10,7 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 
 from appliance.base.config_model import ConfigModel
 from appliance.config.notify_targets import is_public
+from appliance.config.values import check_port
 
 PORT, TLS_PORT = 1883, 8883  # IANA: mqtt and secure-mqtt
 _TOPIC_CHARS_MAX = 128  # leaves room for camera and zone below the 65535 bytes of MQTT
@@ -45,10 +46,7 @@ class MqttConfig(ConfigModel):
             raise ValueError("takes no user or password: set `user` and `password` instead")
         if parts.path.strip("/") or parts.query or parts.fragment:
             raise ValueError("ends with the host and its port: topics stand in `topic_prefix`")
-        try:
-            _ = parts.port
-        except ValueError:
-            raise ValueError("the port is a number from 1 to 65535") from None
+        check_port(parts)
         return url
 
     @field_validator("topic_prefix", "discovery_prefix")

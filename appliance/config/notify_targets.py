@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from appliance.base.config_model import ConfigModel
-from appliance.config.values import Schedule, Seconds
+from appliance.config.values import Schedule, Seconds, check_port
 from appliance.types import HealthKind, Severity
 
 TargetName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,31}$")]
@@ -71,6 +71,7 @@ class HttpTarget(TargetBase):
             raise ValueError("takes no user or password: set `authorization` or `token` instead")
         if parts.fragment:
             raise ValueError("a part after # is never sent: leave it out")
+        check_port(parts)
         return url
 
     @model_validator(mode="after")

@@ -6,6 +6,7 @@ import re
 import unicodedata
 from collections.abc import Collection
 from typing import Annotated, Literal, NamedTuple
+from urllib.parse import SplitResult
 
 from pydantic import AfterValidator, Field, field_validator
 
@@ -31,6 +32,16 @@ def _one_line(title: str) -> str:
 
 Title = Annotated[str, Field(max_length=64), AfterValidator(_one_line)]
 """A name for people, any text; '': the id is shown."""
+
+
+def check_port(address: SplitResult) -> None:
+    """Raise ValueError for an address with a port that is none."""
+    try:
+        port = address.port
+    except ValueError:
+        port = 0
+    if port == 0:
+        raise ValueError("the port is a number from 1 to 65535")
 
 
 def id_of(title: str, taken: Collection[str] = (), otherwise: str = "camera") -> str:

@@ -64,7 +64,7 @@ from appliance.types import AlertChange, HealthKind, RebaselineCommand, RecheckR
 from appliance.uplink.local_judge import LocalJudge, LocalJudgeSources
 from appliance.uplink.outbox import CommitBatcher, Outbox, OutboxQuota, OutboxUpkeep
 from appliance.uplink.pool_monitor import PoolState
-from appliance.uplink.rate_limiter import ttl_s
+from appliance.uplink.send_limits import ttl_s
 from appliance.uplink.send_queue import SendQueue
 from appliance.uplink.uplink_service import UplinkDeps, UplinkService
 
@@ -172,8 +172,7 @@ class BackgroundServices:
         alike |= {"mqtt"} if new.mqtt == old.mqtt else set()
         self._faults.follow(before._faults, alike)
         if self._notifier and before._notifier:
-            same = {name for name, target in new.notify.items() if old.notify.get(name) == target}
-            self._notifier.follow([each for each in before._notifier.statuses if each.name in same])
+            self._notifier.follow(before._notifier)
 
     def _services(self) -> tuple[Service, ...]:
         lasting, evidence = self._lasting, self._evidence

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from appliance.alerts.incidents import IncidentLinker
@@ -31,6 +31,7 @@ from appliance.store.meter import Meter
 from appliance.store.notices import NewNotice
 from appliance.store.segments import SegmentStore
 from appliance.store.silent_frames import SilentFrameStore
+from appliance.store.timeline import TimelineStore
 from appliance.types import (
     AlertChange,
     FrameBoxes,
@@ -68,13 +69,16 @@ class CameraContext:
         return clock.now() if self.last_t is None else self.last_t + (clock.monotonic() - self.last_at)
 
     def take_over(self, old: CameraContext, *, unchanged: bool) -> None:
-        """Go on where `old` stops: with its frames and session, and if nothing changed with its open alerts too."""
+        """Go on where `old` stops: with its frames and session, and if nothing changed with its open alerts too.
+
+        To new rules, what is in view was there at the start: the old ones have reported it already, or did not want it.
+        """
         self.header, self.last_t, self.last_at, self.buffered = old.header, old.last_t, old.last_at, old.buffered
         if unchanged:
             self.pipeline = old.pipeline
             self.planner.take_over(old.planner)
         elif old.header is not None:
-            self.pipeline.feed(old.header)
+            self.pipeline.feed(replace(old.header, known_before=False))
             self.planner.begin(old.header)
 
 
@@ -129,6 +133,7 @@ class CoreStores:
     escalations: EscalationStore
     health: HealthEventStore
     silent: SilentFrameStore
+    timeline: TimelineStore
     arming: ArmingStore
     evidence: EvidenceStore
     displaced: Callable[[], str]
@@ -147,6 +152,7 @@ class CoreStores:
             EscalationStore(db),
             HealthEventStore(db),
             SilentFrameStore(db),
+            TimelineStore(db),
             ArmingStore(db),
             EvidenceStore(db),
             lambda: db.displaced,
@@ -168,14 +174,14 @@ class CoreDeps:
 def core_settings(
     config: DecisionConfig, targets: Mapping[str, Target], arming: Arming, context: RouterContext, deps: CoreDeps
 ) -> CoreSettings:
-    """Make the core's parts from the sections that each reads. Reads the store for earlier escalations."""
+    """Make the core's parts from the sections that each reads. Reads the store for earlier alerts and escalations."""
     stores, clock = deps.stores, deps.clock
     privacy = PrivacyRules(config.site, config.cameras, local_weekday_minute)
     cameras = {
         name: CameraContext(
             name,
             camera,
-            Pipeline(name, camera, config.alerts, local_time=local_weekday_minute),
+            _pipeline(config, name, stores, clock),
             EscalationPlanner(name, camera.rules, context, _recent_escalations(config, name, stores, clock)),
             SilentFrameAudit(name, camera.rules, context, partial(_armed, arming, name), privacy.lets_frames_leave),
         )
@@ -206,6 +212,15 @@ def router_context(config: DecisionConfig) -> RouterContext:
         config.site.name, config.escalation, local_period, privacy,
         uplink=config.has_judge, off_peak_in_s=off_peak,
     )  # fmt: skip
+
+
+def _pipeline(config: DecisionConfig, camera: str, stores: CoreStores, clock: Clock) -> Pipeline:
+    """Return a camera's pipeline; cooldowns that began before this start, or before a change of settings, go on."""
+    made = Pipeline(camera, config.cameras[camera], config.alerts, local_time=local_weekday_minute)
+    longest_s, now = max((rule.cooldown_s for rule in config.cameras[camera].rules), default=0.0), clock.now()
+    if longest_s:
+        made.policy.recall(each.event for each in stores.timeline.events(camera, now - longest_s, now) if each.alert)
+    return made
 
 
 def _recent_escalations(

@@ -42,7 +42,6 @@ from appliance.dashboard import (
     metrics_api,
     models_api,
     notify_api,
-    notify_page,
     proofs_api,
     ptz_api,
     push_api,
@@ -52,7 +51,6 @@ from appliance.dashboard import (
     savings_page,
     scenarios_api,
     settings_api,
-    settings_page,
     setup_api,
     snooze_api,
     storage_api,
@@ -60,7 +58,6 @@ from appliance.dashboard import (
     system_api,
     system_page,
     timeline_api,
-    timeline_page,
     trials_api,
     users_api,
     users_page,
@@ -89,8 +86,7 @@ APIS = (
     setup_api, snooze_api, storage_api, system_api, timeline_api, trials_api, users_api, why_api,
 )  # fmt: skip
 PAGES = (
-    alert_page, alerts_page, cameras_page, notify_page, savings_page, settings_page, system_page, timeline_page,
-    users_page, why_page,
+    alert_page, alerts_page, cameras_page, savings_page, system_page, users_page, why_page,
 )  # fmt: skip
 ROUTES = (
     *(each.router for each in (*APIS, *PAGES)),

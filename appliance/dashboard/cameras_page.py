@@ -1,4 +1,4 @@
-"""The pages of cameras: all of them, the live wall, one, its editor, its settings, its trials, and adding one."""
+"""The pages of cameras: all, the live wall, one, its editor, settings and trials, adding one, and timelines."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from fastapi import Depends
+from fastapi import Depends, Query
 from starlette.responses import HTMLResponse
 
 from appliance.config import LineRule, Rule
@@ -18,18 +18,16 @@ from appliance.dashboard.camera_address import VENDORS
 from appliance.dashboard.camera_finder_api import AskCamera, Finder
 from appliance.dashboard.camera_probe_api import Prober, TryCamera, stored_streams, tried
 from appliance.dashboard.cameras_api import Cameras
-from appliance.dashboard.deps import Rev
+from appliance.dashboard.deps import DatabasePart, Rev
+from appliance.dashboard.exports_api import missed_people
 from appliance.dashboard.false_alarms_api import FalseAlarms
 from appliance.dashboard.headroom_api import Headroom
 from appliance.dashboard.health_api import HealthPart
 from appliance.dashboard.live_feed import LiveHub
 from appliance.dashboard.models_api import Models
+from appliance.dashboard.recordings_api import RenditionsPart
 from appliance.dashboard.schemas import API
-from appliance.dashboard.settings_api import (
-    Settings,
-    editable_settings,
-    installed_networks,
-)
+from appliance.dashboard.settings_api import Settings, editable_settings, installed_networks
 from appliance.dashboard.settings_forms import fields_of, forms, zone_fields
 from appliance.dashboard.trials_api import TrialId, Trials, page_of
 from appliance.types import HEALTH_TITLES, Review
@@ -240,3 +238,39 @@ def trial_page(
     return templates.page(
         "trial.html", here="/cameras", rev=rev, camera=cameras.full(name), trial=report, all_of_them=page_of(name)
     )
+
+
+class TimelinePage:
+    """Makes the page of one day. One a request."""
+
+    def __init__(
+        self, rev: Rev, templates: TemplatesPart, cameras: Cameras, arming: ArmingPart, db: DatabasePart,
+        renditions: RenditionsPart,
+    ) -> None:  # fmt: skip
+        self.names = [each.name for each in cameras.items()]
+        self._rev, self._templates, self._arming, self._db, self._renditions = rev, templates, arming, db, renditions
+
+    def of(self, chosen: str, only: str | None = None) -> HTMLResponse:
+        """Return the page with the recording of `chosen`. only: the one camera that is on it; None: all are."""
+        self._renditions.expect(chosen)
+        return self._templates.page(
+            "timeline.html", here="/timeline", rev=self._rev, camera=only or "", chosen=chosen,
+            cameras=self.names if only is None else [only],
+            pauses=ArmingReport.of(self._arming, only).pauses, missed=missed_people(self._db, chosen),
+        )  # fmt: skip
+
+
+@router.get("/timeline")
+def timeline_page(
+    page: Annotated[TimelinePage, Depends()], camera: Annotated[str, Query(max_length=64)] = ""
+) -> HTMLResponse:
+    """One day of every camera, `camera` being the one whose recording is shown."""
+    return page.of(camera if camera in page.names else next(iter(page.names), ""))
+
+
+@router.get("/cameras/{name}/timeline")
+def camera_timeline_page(page: Annotated[TimelinePage, Depends()], name: str) -> HTMLResponse:
+    """One day of a camera; the script reads the moment from `?t=`."""
+    if name not in page.names:
+        raise Problem(404, "There is no such camera in the site file.")
+    return page.of(name, only=name)

@@ -192,9 +192,8 @@ class ApplianceCollector:
     def collect(self) -> Iterator[Family]:
         """Yield the families that have samples. Raise StoreError."""
         totals = self.meter.totals("start")
-        sources = (
-            self._cameras(), _metered(totals), self._alerts(), self._targets(), self._services(), self._box(totals)
-        )  # fmt: skip
+        metered = _metered(totals, [row.name for row in self.cameras.all()])
+        sources = (self._cameras(), metered, self._alerts(), self._targets(), self._services(), self._box(totals))
         for name, samples in (each for source in sources for each in source):
             text, *labels = FAMILIES[name]
             of_kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
@@ -336,9 +335,12 @@ def _known(value: float | None) -> Samples:
     return [] if value is None else [((), value)]
 
 
-def _metered(totals: list[MeterTotal]) -> Iterator[tuple[str, Samples]]:
+def _metered(totals: list[MeterTotal], cameras: Iterable[str]) -> Iterator[tuple[str, Samples]]:
     for metric, name in _UNLABELLED.items():
-        yield name, [((each.camera,), each.amount) for each in totals if each.metric == Metric(metric)]
+        # An alert asks whether it grows, and an increase from no series to 1 is none to Prometheus.
+        found = dict.fromkeys(cameras, 0) if metric is MetricName.OUTBOX_DROPPED else {}
+        found |= {each.camera: each.amount for each in totals if each.metric == Metric(metric)}
+        yield name, [((camera,), amount) for camera, amount in found.items()]
     for metric, name in _LABELLED.items():
         labelled = [each for each in totals if each.metric.name is metric and each.metric.label]
         yield name, [((each.camera, each.metric.label), each.amount) for each in labelled]

@@ -82,13 +82,17 @@ class TrialSetup:
 
 @dataclass(frozen=True, slots=True)
 class TrialTask:
-    """Stretches of one camera, oldest first, and both sets of settings. root: the storage folder."""
+    """Stretches of one camera, oldest first, and both sets of settings. root: the storage folder.
+
+    every_alert: the result lists all alerts, for who counts them.
+    """
 
     root: str
     camera: str
     spans: tuple[TrialSpan, ...]
     now: TrialSetup
     then: TrialSetup
+    every_alert: bool = False
 
 
 @dataclass(frozen=True, slots=True)

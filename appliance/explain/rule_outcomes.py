@@ -74,10 +74,12 @@ class RuleExplainer:
         self._pipeline = pipeline
         self._zones = {name: Polygon(points) for name, points in camera.zones.items()}
         self._noted: dict[tuple[int, str], RuleOutcome] = {}
+        self._waiting: set[tuple[int, str]] = set()  # tracks of the last frame for which a rule waited to be certain
 
     def begin(self) -> None:
         """Begin a session: track numbers start anew."""
         self._noted.clear()
+        self._waiting.clear()
 
     def judge(
         self, frame: FrameBoxes, step: PipelineStep, *, off: Set[str] = frozenset()
@@ -117,10 +119,12 @@ class RuleExplainer:
     def _held(self, rule: Rule, track: RuleTrackState, by_hours: dict[str, bool], off: Set[str]) -> RuleOutcome:
         if track.last.label not in rule.labels:
             return _outcome(rule, "label", label=track.last.label, wanted=", ".join(rule.labels))
-        if rule.name in track.pending:
-            return self._pending(rule, track)
         key = (track.last.track, rule.name)
-        happened = self._what_happened(rule, track)
+        if rule.name in track.pending:
+            self._waiting.add(key)
+            return self._pending(rule, track)
+        happened = self._what_happened(rule, track) or ("dropped" if key in self._waiting else "")
+        self._waiting.discard(key)
         is_off = rule.name in off or not by_hours[rule.name]
         if happened == "stays" and is_off:  # it counts from when the rule is armed
             return self._unarmed(rule, off)

@@ -69,7 +69,7 @@ _DECIDED_BY_THE_CORE = {"title", "rules", "zones", "lines", "privacy", "image_fr
 
 @dataclass(frozen=True, slots=True)
 class _RunningCamera:
-    """A camera with all that was made for it. settings: its section of the site file when it was made."""
+    """A camera with all that was made for it. settings: its section of the site file."""
 
     settings: config.CameraConfig
     analysis: CameraAnalysis
@@ -160,7 +160,7 @@ class IngestProcess:
             self._emit,
             wake=self._wake_worker,
             on_session=recorder.on_session if recorder is not None and camera.detect_url is None else None,
-            known_before=len(parked.objects) > 0,
+            known_before=parked.objects.knows(clock.now()),
             hardware=self._hardware.of(name, camera),
         )
         for unknown in _unknown_labels(self._networks, name, camera):
@@ -246,7 +246,11 @@ class IngestProcess:
             for name, running in self._cameras.items()
             if name not in enabled or _ingest_settings(enabled[name]) != _ingest_settings(running.settings)
         }
-        stay = {name: running for name, running in self._cameras.items() if name not in gone}
+        stay = {
+            name: replace(running, settings=enabled[name])
+            for name, running in self._cameras.items()
+            if name not in gone
+        }
         for name, running in stay.items():
             running.analysis.watch_lines(enabled[name].rule_lines)
         self._worker.replace_clients([running.stream for running in stay.values()])

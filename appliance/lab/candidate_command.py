@@ -111,7 +111,7 @@ def _keep(site_file: Path, store: CandidateStore, options: CandidateOptions) -> 
         return 0
     if diff:
         print(diff)
-    print(f"{options.name}: tried each night until it is better or worse, or at once: vedette candidate NAME --now")
+    print(f"{options.name}: tried each night until it is better or worse, or at once with --now")
     return 0
 
 
@@ -211,7 +211,7 @@ class SettingsProof:
             self._unread.append(f"{camera}: nothing is recorded")
             return
         now, then = (TrialSetup(site, model_places(site.detector)[0]) for site in self._sites(camera))
-        task = TrialTask(str(self._root), camera, spans, now, then)
+        task = TrialTask(str(self._root), camera, spans, now, then, every_alert=True)
         try:
             found = call("try_settings", TRIAL_TASK.dump_python(task, mode="json"), NIGHT_S)
         except FAILURES as error:

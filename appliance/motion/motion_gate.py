@@ -308,7 +308,8 @@ def _change(plane: NDArray[np.uint8], background: NDArray[np.float32]) -> CellAr
     """(rows, columns) mean change of each cell, without what the whole frame has in common (light)."""
     step = max(1, plane.shape[1] // SHIFT_WIDTH)
     light = _median_of((plane[::step, ::step] - background[::step, ::step]).ravel())
-    expected = cv2.convertScaleAbs(background, beta=light)
+    dark = background if light >= 0 else np.maximum(background, np.float32(-light))  # no pixel gets darker than black
+    expected = cv2.convertScaleAbs(dark, beta=light)
     return to_cells(np.asarray(cv2.absdiff(plane, expected), np.uint8)).astype(np.float32)
 
 

@@ -43,6 +43,8 @@ SYSTEM_EVERY_S = 30.0  # counting alerts reads all of them
 AUDIT_EVERY_S = 60.0  # one row for all states of a camera: nobody reads one for each time that somebody walks by
 ALERTS_QUEUED_MAX = 500  # a day of a busy site; older ones are on the dashboard
 ALERTS_KNOWN_MAX = 256  # of which it is remembered what was published last
+KNOWN_AT_START = 8  # alerts of each camera that were published before, the newest
+NEW_S_MAX = 3600.0  # an older alert of which that is not remembered is none that has just begun
 STALE_MAX = 1000  # retained topics of parts that are gone, removed in turns
 STILL_BYTES_MAX = 2 * 1024 * 1024  # as evidence.privacy
 AUDIT_ROWS_MAX = 1000  # that wait while the disk is full
@@ -343,7 +345,7 @@ class MqttPublisher:
     def _read_alerts(self) -> None:
         if not self._begun:
             for name in self._cameras:
-                for row in self._deps.alerts.page(limit=1, wanted=AlertQuery(camera=name)):
+                for row in self._deps.alerts.page(limit=KNOWN_AT_START, wanted=AlertQuery(camera=name)):
                     if row.rev <= self._alerts_rev:  # a newer one is news, and comes below
                         self._take_alert(row, queue=False)
             self._begun = True
@@ -372,7 +374,8 @@ class MqttPublisher:
             if len(self._queue) >= ALERTS_QUEUED_MAX:
                 self._queue.popleft()
                 self._drop(f"over {ALERTS_QUEUED_MAX} alerts wait for the broker {self._mqtt}: the oldest is dropped")
-            self._queue.append((row.camera, row.id, json_body({**facts, "update": known is not None})))
+            is_new = known is None and self._clock.now() - row.created_t < NEW_S_MAX
+            self._queue.append((row.camera, row.id, json_body({**facts, "update": not is_new})))
 
     def _set(self, topic: str, body: bytes, camera: str) -> None:
         self._states[topic] = body

@@ -26,7 +26,7 @@ from appliance.store.health_events import HealthEventStore
 from appliance.store.meter import Meter, Metric, MetricName
 from appliance.store.notices import ONE_INCIDENT, NewNotice, NoticeState, NoticeStore, OpenNotice, SentMessage
 from appliance.store.rows import AlertDetail
-from appliance.types import SEVERITIES, AlertChange
+from appliance.types import SEVERITIES, AlertChange, Severity
 
 POLL_S = 1.0  # a notice goes within a second of its alert
 UNSTORED_MAX = 50  # alerts that the full disk does not take, kept in memory for one target
@@ -176,9 +176,16 @@ class TargetSender:
         """One more notice ended like this."""
         self._outcomes[outcome] += 1
 
-    def follow(self, before: TargetStatus) -> None:
-        """Go on from a sender of the same target: one that could not be notified cannot until a message arrives."""
-        self._connection.failing_since, self._connection.error = before.failing_since, before.error
+    def follow(self, before: TargetSender) -> None:
+        """Go on from a sender of the same target: it knows of the same faults.
+
+        One that could not be notified cannot until a message arrives.
+        """
+        self._connection.failing_since, self._connection.error = (
+            before._connection.failing_since,
+            before._connection.error,
+        )
+        self._health.follow(before._health)
 
     async def close(self) -> None:
         await self._connection.close()
@@ -292,7 +299,10 @@ class TargetSender:
             return True
         if alert.notice.expire_t <= self._clock.now():
             return True  # the notifier gives it up, and counts it, once it is stored
-        if self._deps.quiet_reason(self.name, alert.change.alert.camera, alert.change.alert.rules):
+        found = alert.change.alert
+        if _rests(self._deps, self.target, found.severity) or self._deps.quiet_reason(
+            self.name, found.camera, found.rules
+        ):
             return True
         message = self._deps.messages.unstored(alert.notice.id, alert.change, alert.why, local=self.target.local)
         result = await self._connection.send(message)
@@ -355,10 +365,15 @@ def _message(deps: NotifierDeps, name: str, target: Target, item: OpenNotice) ->
 def _quiet_reason(deps: NotifierDeps, name: str, target: Target, item: OpenNotice, now: float) -> str:
     """Why the target is told nothing now: its profile, a snooze, its quiet hours, a repetition; or ''."""
     quiet = deps.quiet_reason(name, item.row.camera, item.rules)
-    if not quiet and deps.in_quiet_hours(target, now) and item.severity not in target.urgent:
+    if not quiet and _rests(deps, target, item.severity):
         quiet = "not told: quiet hours"
     quiet = quiet or (_repeat_reason(deps.notices, name, target, item, now) if target.repeat_s else "")
     return quiet or (_incident_reason(deps.notices, name, item) if item.incident else "")
+
+
+def _rests(deps: NotifierDeps, target: Target, severity: Severity) -> bool:
+    """Return True if the target is in its quiet hours, and this is not urgent."""
+    return deps.in_quiet_hours(target, deps.clock.now()) and severity not in target.urgent
 
 
 def _incident_reason(notices: NoticeStore, name: str, item: OpenNotice) -> str:

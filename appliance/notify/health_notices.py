@@ -50,6 +50,10 @@ class HealthNotices:
         self._clock = clock
         self._sent: dict[str, None] = {}  # in the order of telling
 
+    def follow(self, before: HealthNotices) -> None:
+        """Go on from those of the same target, which share what the target was told of until they end."""
+        self._sent = before._sent
+
     def due(self) -> HealthNotice | None:
         """Return the next message, the oldest event first; None if there is nothing new. Raise StoreError."""
         if not self._target.health:

@@ -84,11 +84,11 @@ class Notifier:
     def statuses(self) -> tuple[TargetStatus, ...]:
         return tuple(sender.status for sender in self._senders.values())
 
-    def follow(self, before: Sequence[TargetStatus]) -> None:
+    def follow(self, before: Notifier) -> None:
         """Go on from another notifier, for targets that are the same. Call it before `run`."""
-        for status in before:
-            if status.name in self._senders:
-                self._senders[status.name].follow(status)
+        for name, sender in self._senders.items():
+            if before._targets.get(name) == self._targets[name]:
+                sender.follow(before._senders[name])
 
     def run(self) -> None:
         """Deliver until `stop()`. Raises StoreError. May be called again after it failed."""

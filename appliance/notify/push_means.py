@@ -12,13 +12,14 @@ from urllib.parse import urlsplit
 
 from appliance.base.errors import UsageError
 from appliance.notify.key_file import own_key
+from appliance.store.paths import KEYS
 from appliance.store.push_subscriptions import PushSubscriptionStore
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric import ec
 
 TOKEN_S = 12 * 3600  # RFC 8292 allows 24 hours
-_KEY_FILE = "keys/push.pem"
+_KEY_FILE = f"{KEYS}/push.pem"
 
 
 class VapidKey:

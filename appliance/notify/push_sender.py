@@ -21,6 +21,7 @@ TTL_S = 4 * 3600  # for which the push service keeps it for a browser that is of
 MESSAGES_REMEMBERED = 200  # ids of messages, so that an update replaces what a phone shows
 _TEXT_CHARS_MAX = 1500  # in UTF-8 and JSON it fits into a record of 4096 bytes
 _GONE = frozenset({404, 410})  # RFC 8030: the browser has taken its subscription back
+_OTHER_KEY = frozenset({401, 403})  # services of Google, Mozilla and Apple: it subscribed to another key (RFC 8292)
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +30,8 @@ class PushSender:
     """The way to all browsers of a push target. Owner: one task.
 
     State: by message, the browsers that took it. A message that some browsers did not take is repeated to those alone.
-    A subscription that its push service no longer knows is removed.
+    A subscription that its push service no longer knows is removed. One whose service does not accept our key, while
+    another browser takes the message, belongs to an earlier key: it gets nothing, and delays no other.
     """
 
     def __init__(
@@ -76,16 +78,20 @@ class PushSender:
                     )
                 elif not result.refused:
                     failed.append(result)
+        other_key = [each for each in failed if each.status in _OTHER_KEY]
+        if taken and other_key:  # they never take it, and delay no other
+            failed = [each for each in failed if each.status not in _OTHER_KEY]
+            logger.warning("%d browsers subscribed to another key: they must subscribe anew", len(other_key))
         while len(self._taken) > MESSAGES_REMEMBERED:
             self._taken.popitem(last=False)
         ok = not failed and bool(taken)
         return SendResult(
             ok=ok,
-            status=failed[0].status if failed else 201 if ok else None,
+            status=201 if ok else failed[0].status if failed and not taken else None,
             refused=not failed and not taken,
-            maybe=any(each.maybe for each in failed),
+            maybe=bool(taken) or any(each.maybe for each in failed),
             error="" if ok else failed[0].error if failed else "no browser takes it any more",
-            after_s=max((each.after_s or 0.0 for each in failed), default=None),
+            after_s=None if taken else max((each.after_s or 0.0 for each in failed), default=None),
             payload=payload,
             sent=sent,
             seconds=self._clock.monotonic() - began,

@@ -15,12 +15,13 @@ from pathlib import Path
 from appliance.base.errors import MissingDependency, PreconditionError
 from appliance.notify.key_file import own_key
 from appliance.notify.message import NotificationMessage
+from appliance.store.paths import KEYS
 from appliance.store.push_subscriptions import UsedLinkStore
 
 LINK_S = 12 * 3600.0  # from the alert on
 SNOOZE_MINUTES = (15, 60)  # a delivery, and an hour in the garden
 TOKEN_CHARS_MAX = 600  # a camera's and a rule's name of 64 characters each, encoded, with the signature
-_KEY_FILE = "keys/snooze.key"
+_KEY_FILE = f"{KEYS}/snooze.key"
 _SIGNATURE_BYTES = 18  # 144 bits of an HMAC: nobody guesses it within its life
 
 logger = logging.getLogger(__name__)

@@ -163,7 +163,8 @@ class OnvifAddress:
         whole = bare if "://" in bare else f"http://{bare}"
         try:
             parts = urlsplit(whole)
-            host, port = (parts.hostname or "").replace("%25", "%"), parts.port or _PORTS.get(parts.scheme, 0)
+            host = (parts.hostname or "").replace("%25", "%") if parts.scheme in _PORTS else ""
+            port = parts.port or _PORTS.get(parts.scheme, 0)
         except ValueError:
             host, port = "", 0
         if not host or not port or any(each.isspace() or not each.isprintable() for each in host):

@@ -224,7 +224,9 @@ class RecheckService:
         """Return the command and its subject; None if it is not recorded (yet)."""
         alert = unverified.alert
         best_t = alert.t_start if alert.best is None else alert.best.t
-        t0 = max(alert.t_start - LEAD_S, best_t - SPAN_S / 2)
+        first_t = alert.t_start - LEAD_S
+        # Who walked out of the picture was best seen before the rule fired: an exit waits for 3 s.
+        t0 = best_t - SPAN_S / 2 if best_t < first_t else max(first_t, best_t - SPAN_S / 2)
         t1 = min(alert.t_end or float("inf"), t0 + SPAN_S)
         footage = self._segments.covering(alert.camera, t0, t1)
         if not footage:

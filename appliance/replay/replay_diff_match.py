@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -192,12 +192,11 @@ def tracks_of(lines: Iterable[LogLine], camera: str) -> tuple[LoggedTrack, ...]:
 
 def match_tracks(before: Sequence[LoggedTrack], after: Sequence[LoggedTrack]) -> MatchedTracks:
     """Pair the tracks that were in the same place for longest, each with at most one other."""
+    spans = [[(each.t_start, each.t_end) for each in side] for side in (before, after)]
     shared = [
-        (frames, one, other)
-        for one in before
-        for other in after
-        if one.t_start <= other.t_end and other.t_start <= one.t_end
-        for frames in (_shared_frames(one, other),)
+        (frames, before[i], after[j])
+        for i, j in _at_the_same_time(*spans)
+        for frames in (_shared_frames(before[i], after[j]),)
         if frames
     ]
     shared.sort(key=lambda each: (-each[0], each[1].run, each[1].number, each[2].run, each[2].number))
@@ -221,6 +220,24 @@ def match_tracks(before: Sequence[LoggedTrack], after: Sequence[LoggedTrack]) ->
         breaks=breaks,
         joins=joins,
     )
+
+
+Span = tuple[float, float]
+
+
+def _at_the_same_time(before: Sequence[Span], after: Sequence[Span]) -> Iterator[tuple[int, int]]:
+    """Yield the places of all pairs of spans that have a moment in common, without a look at all other pairs."""
+    coming = sorted(range(len(after)), key=lambda place: after[place][0])
+    begins = [after[place][0] for place in coming]
+    lasting: list[int] = []
+    begun = 0
+    for one in sorted(range(len(before)), key=lambda place: before[place][0]):
+        start, end = before[one]
+        now = bisect_right(begins, start)
+        lasting = [place for place in (*lasting, *coming[begun:now]) if after[place][1] >= start]
+        begun = now
+        for other in (*lasting, *coming[now : bisect_right(begins, end)]):
+            yield one, other
 
 
 def track_key(track: LoggedTrack) -> tuple[int, int]:
@@ -298,7 +315,7 @@ def event_differences(
             return None
         return apart_s + (0.0 if (one.track, other.track) in partners else _TRACK_STRANGE_S)
 
-    pairs, gone, new = _paired(before, after, cost)
+    pairs, gone, new = _paired(before, after, cost, lambda event: (event.t, event.t + EVENT_S_MAX))
     for one, other in pairs:
         moved_s = round(other.t - one.t, 3)
         if moved_s:
@@ -332,7 +349,7 @@ class AlertPair:
 
 def alert_pairs(before: Sequence[Alert], after: Sequence[Alert]) -> list[AlertPair]:
     """Pair the alerts of one camera by time, if they have a rule in common; then come the first's, the second's."""
-    pairs, gone, new = _paired(before, after, _alert_cost)
+    pairs, gone, new = _paired(before, after, _alert_cost, _alert_span)
     return [
         *(AlertPair(one, other, tuple(_alert_texts(one, other))) for one, other in pairs),
         *(AlertPair(one, None) for one in gone),
@@ -354,7 +371,7 @@ def alert_differences(before: Sequence[Alert], after: Sequence[Alert]) -> Iterat
 
 def verdict_differences(before: Sequence[Alert], after: Sequence[Alert]) -> Iterator[VerdictDifference]:
     """Yield the alerts of one camera, paired the same way, with another verdict."""
-    pairs, _, _ = _paired(before, after, _alert_cost)
+    pairs, _, _ = _paired(before, after, _alert_cost, _alert_span)
     for one, other in pairs:
         if one.verdict != other.verdict:
             yield VerdictDifference(
@@ -368,6 +385,10 @@ def _alert_cost(one: Alert, other: Alert) -> float | None:
     if not set(one.rules) & set(other.rules) or not (overlapping or apart_s <= ALERT_S_MAX):
         return None
     return apart_s
+
+
+def _alert_span(alert: Alert) -> Span:
+    return alert.t_start, max(_end(alert), alert.t_start + ALERT_S_MAX)
 
 
 def _alert_texts(one: Alert, other: Alert) -> Iterator[str]:
@@ -400,14 +421,19 @@ Item = TypeVar("Item")
 
 
 def _paired(
-    before: Sequence[Item], after: Sequence[Item], cost: Callable[[Item, Item], float | None]
+    before: Sequence[Item],
+    after: Sequence[Item],
+    cost: Callable[[Item, Item], float | None],
+    span: Callable[[Item], Span],
 ) -> tuple[list[tuple[Item, Item]], list[Item], list[Item]]:
-    """Return pairs, cheapest first, each in at most one; then what is left of the first and of the second."""
+    """Return pairs, cheapest first, each in at most one; then what is left of the first and of the second.
+
+    span: two items whose spans have no moment in common are no pair.
+    """
     costs = [
         (found, i, j)
-        for i, one in enumerate(before)
-        for j, other in enumerate(after)
-        if (found := cost(one, other)) is not None
+        for i, j in _at_the_same_time(*([span(each) for each in side] for side in (before, after)))
+        if (found := cost(before[i], after[j])) is not None
     ]
     partner: dict[int, int] = {}
     taken: set[int] = set()

@@ -223,12 +223,18 @@ class Arming:
         edges = {edge for _, hours in self._hours for edge in hours.edges()}
         for ahead in sorted({(edge - at - 1) % WEEK_MINUTES + 1 for edge in edges}):
             t = now - now % 60 + ahead * 60
-            weekday, minute = self._local_time(t)  # a change to or from summer time lies between
-            t += (((at + ahead) - (weekday * MINUTES_A_DAY + minute) + WEEK_MINUTES // 2) % WEEK_MINUTES
-                  - WEEK_MINUTES // 2) * 60  # fmt: skip
-            if self._scheduled(t) != present:
-                return t
+            t += 60 * self._early(t, at + ahead)  # a change to or from summer time lies between
+            skipped = max(0, self._early(t, at + ahead))  # where clocks are put forward over that minute
+            for turn in (t + 60 * minutes for minutes in range(skipped + 1)):
+                if turn > now and self._scheduled(turn) != present:
+                    return turn
         return None
+
+    def _early(self, t: float, minute_of_week: int) -> int:
+        """Return by how many minutes the local time at `t` is before a minute of the week; below 0: after it."""
+        weekday, minute = self._local_time(t)
+        early = minute_of_week - (weekday * MINUTES_A_DAY + minute)
+        return (early + WEEK_MINUTES // 2) % WEEK_MINUTES - WEEK_MINUTES // 2
 
     def _chosen(self, now: float) -> ArmingRow | None:
         """Return the chosen profile; None if none is chosen, or if it is gone from the site file."""

@@ -17,7 +17,10 @@ Calibration = Mapping[str, tuple[float, float]]
 class CertaintyTuning:
     """Chosen on rendered clips in synthetic weather with the default network; docs/rules.md has the figures.
 
-    scores_min, scores_max: of so many scores the median is taken.
+    scores_min, scores_max: of so many scores the median is taken. alike_max: of reports in a row with the same score
+    and box so many count, less than half of `scores_max`. The tracker repeats the last detection of an object at rest
+    where nothing was examined, for as long as something moves elsewhere: else one strong false detection would be the
+    median by itself.
     step_min: a look is independent of the last such look when the object has moved by so much of its size. Clutter that
     a network half believes in gets the same wrong score in each look at it; what walks is seen anew at every step.
     prior: log-odds of a track that nothing is known of; doubtful boxes are on nothing in five of eight cases.
@@ -29,6 +32,7 @@ class CertaintyTuning:
 
     scores_min: int = 2
     scores_max: int = 9
+    alike_max: int = 4
     step_min: float = 0.25
     prior: float = -0.5
     look_offset: float = 1.0
@@ -56,11 +60,13 @@ class TrackCertainty:
     in which the object was not detected add nothing (adding zeros would make every occlusion a doubt).
     """
 
-    __slots__ = ("_detections", "_last", "_recent", "_sum", "added_up", "median")
+    __slots__ = ("_alike", "_detections", "_last", "_recent", "_reported", "_sum", "added_up", "median")
 
     def __init__(self) -> None:
         self._recent: deque[float] = deque(maxlen=TUNING.scores_max)
         self._last: Box | None = None
+        self._reported: tuple[float, Box] | None = None
+        self._alike = 0
         self._detections = 0
         self._sum = TUNING.prior
         self.median = self.added_up = 0.0
@@ -70,7 +76,14 @@ class TrackCertainty:
         return self.added_up if self.median < score_min <= self.added_up else self.median
 
     def add(self, score: float, box: Box) -> None:
-        """Note that it was detected once more; score: on the common scale."""
+        """Note that it was detected once more, or that the tracker repeats its last detection (`TUNING.alike_max`).
+
+        score: on the common scale.
+        """
+        self._alike = self._alike + 1 if (score, box) == self._reported else 1
+        self._reported = score, box
+        if self._alike > TUNING.alike_max:
+            return
         self._recent.append(score)
         count = len(self._recent)
         if count >= TUNING.scores_min and score > self.median:

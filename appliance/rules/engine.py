@@ -52,6 +52,8 @@ class RulesEngine:
     Beside neighbours (`are_neighbours`) a change is believed later (`TUNING.crowded_settle_s`). Only boxes of the same
     frame count: tracks that are no longer seen must not raise the number of detections that a newcomer needs.
 
+    A rule that is not armed fires nothing, and what waited for its track to be certain by then is dropped.
+
     A track in an ignored zone (`CameraConfig.ignore`) fires nothing, nor does a box that is lower or higher than the
     rule wants: what they do is pending meanwhile, as with a track that is not certain yet.
 
@@ -233,11 +235,11 @@ class RulesEngine:
             return []
         ignored = any(polygon.contains(foot(track.last.box)) for polygon in self._ignored)
         events = []
-        for each in self._rules:
+        for each, is_armed in zip(self._rules, armed, strict=True):
             until = track.pending.get(each.rule.name)
             if until is None:
                 continue
-            if now > until:
+            if now > until or not is_armed:
                 del track.pending[each.rule.name]
             elif track.last.label in each.rule.labels and not ignored and track.fits(each.rule):
                 certainty = track.certainty(track.last.label, each.rule.score_min)

@@ -26,8 +26,7 @@ from appliance.detect.detector import ObjectDetector
 from appliance.detect.model_files import named_model
 from appliance.detect.runtime_choice import as_at_run_time, measure_candidates
 from appliance.explain.recording_tasks import SCENARIOS_TASK, SPAN_TASK, TRIAL_TASK
-from appliance.replay.span_replay import replayed_explanation
-from appliance.replay.trial_replay import settings_compared
+from appliance.replay.trial_replay import replayed_explanation, settings_compared
 from appliance.rules.reportable import rule_place
 from appliance.scenario import scenario_runner
 from appliance.scenario.scenario_loader import ScenarioPlan, load_scenario
@@ -38,7 +37,7 @@ NICE = 15  # recording and live detection come first
 
 
 def replay_span(values: dict[str, Any]) -> Generator[float, None, dict[str, Any]]:
-    """Yield the share that is done; return the result of `span_replay.replayed_explanation`. values: a SpanTask."""
+    """Yield the share that is done; return the result of `replayed_explanation`. values: a SpanTask."""
     _give_way()
     task = SPAN_TASK.validate_python(values)
     if task.model_folder:
@@ -47,7 +46,7 @@ def replay_span(values: dict[str, Any]) -> Generator[float, None, dict[str, Any]
 
 
 def try_settings(values: dict[str, Any]) -> Generator[float, None, dict[str, Any]]:
-    """Yield the share that is done; return the result of `trial_replay.settings_compared`. values: a TrialTask."""
+    """Yield the share that is done; return the result of `settings_compared`. values: a TrialTask."""
     _give_way()
     return (yield from settings_compared(TRIAL_TASK.validate_python(values)))
 

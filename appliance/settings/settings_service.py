@@ -183,10 +183,11 @@ class SettingsService:
         return SettingsStatus(digest, True, difference(self._running.text, text), waiting=self._waiting)
 
     def propose(self, changes: Sequence[SiteChange], base: str) -> SiteProposal:
-        """Return what a change would do. Raises ConfigError, SiteFileChanged.
+        """Return what a change would do. Raises UsageError, SiteFileChanged.
 
         base: the digest of the file that the change is for.
         """
+        _refuse_edit(self.path, self._running.digest, base)
         return self._editor.propose(changes, base)
 
     def change(
@@ -202,14 +203,15 @@ class SettingsService:
         secrets: kept beside the site file, in which the changes name them as `${NAME}`.
         """
         with self._lock:
+            _refuse_edit(self.path, self._running.digest, base)
             proposal = self._editor.propose(changes, base, secrets)
             with _secrets_beside(self._editor.path, secrets or {}):
                 return self._write(proposal, who, why)
 
     def replace(self, text: str, base: str, who: str, why: str) -> SettingsStatus:
-        """Write the whole text and put it in force; otherwise as `change`."""
+        """Write the whole text over whatever the file holds, and put it in force; otherwise as `change`."""
         with self._lock:
-            return self._write(self._editor.propose_text(text, base), who, why)
+            return self._write(self._editor.propose_text(text, base, held=self._running.config), who, why)
 
     def restore(self, number: int, base: str, who: str) -> SettingsStatus:
         """Go back to a version. Raises PreconditionError: it is not kept; and as `change`."""
@@ -266,6 +268,18 @@ class SettingsService:
         self._waiting = self._put_in_force(text.config)
         self._running = text
         logger.info("the site file is in force as changed%s", _waiting_text(self._waiting))
+
+
+def _refuse_edit(path: Path, in_force: str, base: str) -> None:
+    """Raise UsageError where a change would put an edit by hand in force along with it, whole or broken.
+
+    in_force, base: digests of the text that is in force, and of that which the change is for.
+    """
+    if base != in_force and base == digest_of(yamlfile.read_text(path)):
+        raise UsageError(
+            "the site file was changed by hand, and that change is not in force yet: take it first, or go back to a "
+            "version (Settings)"
+        )
 
 
 @contextlib.contextmanager

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -100,14 +102,18 @@ class SiteEditor:
         check_variables(before, text, secrets or ())  # first, since later errors may show expanded values
         return self.propose_text(text, base, secrets)
 
-    def propose_text(self, text: str, base: str, secrets: Mapping[str, str] | None = None) -> SiteProposal:
+    def propose_text(
+        self, text: str, base: str, secrets: Mapping[str, str] | None = None, held: SiteConfig | None = None
+    ) -> SiteProposal:
         """Return the proposal to replace the whole text by one that was in force before. Raises as `propose`.
 
+        held: the settings in force, whose keys of FILE_KEYS stay; None: those of the file, which must be valid then.
         The text must not come from a request: its variables are not checked. A kept version may name variables, because
         `propose` has checked it, or a person wrote it by hand or restored it from a backup (SECURITY.md).
         """
         before = self._read_unchecked(base)
-        old, after = checked_text(before, self.path), checked_text(text, self.path, secrets)
+        old = checked_text(before, self.path) if held is None else SiteText(before, digest_of(before), held)
+        after = checked_text(text, self.path, secrets)
         check_file_keys(old.config, after.config)
         return SiteProposal(old, after, difference(before, text))
 
@@ -124,16 +130,19 @@ class SiteEditor:
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Write `text` to `path` atomically, with the rights of the file before; a new one is its owner's alone.
+    """Write `text` to `path` atomically, with owner and rights of the file before; a new one is its owner's alone.
 
     Raises DiskWriteError with the remedy.
     """
     temporary = temporary_path(path)
     try:
-        mode = path.stat().st_mode & 0o777 if path.exists() else 0o600
+        before = path.stat() if path.exists() else None
         temporary.touch(mode=0o600)
         temporary.write_text(text, encoding="utf-8")
-        temporary.chmod(mode)
+        if before is not None:
+            with suppress(PermissionError):  # root may give it back to the service's user, others need not
+                os.chown(temporary, before.st_uid, before.st_gid)
+        temporary.chmod(before.st_mode & 0o777 if before else 0o600)
     except OSError as error:
         discard_temporary(temporary)
         raise DiskWriteError(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import sqlite3
 from dataclasses import asdict, replace
 
 from appliance.store.rows import EvidenceRow, best_json, insert, to_json
-from appliance.types import Alert, AlertChange, Event
+from appliance.types import SEVERITIES, Alert, AlertChange, Event
 
 
 def event_id(event: Event, run: str) -> str:
@@ -36,6 +37,18 @@ def write_alert(connection: sqlite3.Connection, change: AlertChange, now: float)
     settings = ", ".join(f"{name} = :{name}" for name in fields)
     connection.execute(f"UPDATE alert SET {settings} WHERE id = :id", {**fields, "id": change.alert.id})
     return True
+
+
+def has_grown(connection: sqlite3.Connection, alert: Alert) -> bool:
+    """Return True if the stored alert, which lasts, is less severe or lacks one of the rules."""
+    known = connection.execute(
+        "SELECT coalesce(rules_severity, severity) AS severity, rules FROM alert WHERE id = ? AND t_end IS NULL",
+        (alert.id,),
+    ).fetchone()
+    if known is None:
+        return False
+    graver = SEVERITIES.index(alert.severity) > SEVERITIES.index(known["severity"])
+    return graver or not set(alert.rules) <= set(json.loads(known["rules"]))
 
 
 def _mutable(alert: Alert) -> dict[str, object]:

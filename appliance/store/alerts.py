@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from appliance import wire
-from appliance.store.alert_rows import write_alert, write_event, write_incident
+from appliance.store.alert_rows import has_grown, write_alert, write_event, write_incident
 from appliance.store.alert_search import EVERY_ALERT, SET_ASIDE, AlertQuery, of_cameras, select_alerts
 from appliance.store.database import Database, bump_rev
 from appliance.store.decisions import write_decision
@@ -102,6 +102,7 @@ class AlertStore:
         """
         alert = change.alert
         with self._db.transaction() as connection:
+            grown = bool(notices) and has_grown(connection, alert)
             changed = write_alert(connection, change, self._db.clock.now())
             if change.event is not None:
                 changed |= write_event(connection, change.event, alert.run, alert.id)
@@ -111,7 +112,7 @@ class AlertStore:
                 changed |= self.escalations.add(escalation, priority, route)
             if route is not None:
                 write_decision(connection, route, self._db.clock.now())
-            changed |= write_notices(connection, notices)
+            changed |= write_notices(connection, notices, grown=grown)
             changed |= write_incident(connection, alert.id, incident)
             if changed:
                 bump_rev(self._db, connection, alert.id)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import secrets
 import shutil
 import sqlite3
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from appliance.base.errors import StoreError, UsageError
+from appliance.base.passwords import token_digest
 from appliance.store.database import Database
 from appliance.store.paths import EXPORTS, inside
 
@@ -129,7 +129,9 @@ class ExportStore:
     def make_link(self, export: str, until_t: float) -> str:
         """Return the token of a new link, which replaces an earlier one. Only its digest is kept."""
         token = secrets.token_urlsafe(24)
-        self._db.execute("UPDATE export SET link = ?, link_until = ? WHERE id = ?", (_digest(token), until_t, export))
+        self._db.execute(
+            "UPDATE export SET link = ?, link_until = ? WHERE id = ?", (token_digest(token), until_t, export)
+        )
         return token
 
     def end_link(self, export: str) -> None:
@@ -139,13 +141,9 @@ class ExportStore:
         """Return the export that a link leads to; None: there is none, or it ended."""
         row = self._db.row(
             "SELECT * FROM export WHERE link = ? AND link_until > ? AND state = 'ready'",
-            (_digest(token), self._db.clock.now()),
+            (token_digest(token), self._db.clock.now()),
         )
         return None if row is None else read_export(row)
-
-
-def _digest(token: str) -> str:
-    return hashlib.sha256(token.encode()).hexdigest()
 
 
 def delete_old_exports(db: Database, root: Path, keep_rows_s: float) -> int:

@@ -267,8 +267,12 @@ def _notices(db: Database, query: str, *values: object) -> list[NoticeRow]:
     return [_read(row) for row in db.rows(query, values)]
 
 
-def write_notices(connection: sqlite3.Connection, notices: Sequence[NewNotice]) -> bool:
-    """Write inside the transaction of their alert. True: one is new, or was forbidden and is no more."""
+def write_notices(connection: sqlite3.Connection, notices: Sequence[NewNotice], *, grown: bool = False) -> bool:
+    """Write inside the transaction of their alert.
+
+    grown: the alert became more severe, or concerns a further rule, so a target that was not told of it is looked at
+    again. True: one is new, or waits again.
+    """
     count = 0
     for each in notices:
         written = connection.execute(
@@ -276,10 +280,11 @@ def write_notices(connection: sqlite3.Connection, notices: Sequence[NewNotice]) 
                VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
                ON CONFLICT (id) DO UPDATE SET state = excluded.state, created_t = excluded.created_t,
                    due_t = excluded.due_t, expire_t = excluded.expire_t, reason = ''
-               WHERE state = 'forbidden' AND excluded.state = 'waiting'""",
+               WHERE (state = 'forbidden' OR (? AND state IN ('quiet', 'given_up') AND messages = 0))
+                   AND excluded.state = 'waiting'""",
             (
                 each.id, each.alert, each.target, each.camera, "forbidden" if each.forbidden else "waiting",
-                each.created_t, each.due_t, each.expire_t, each.forbidden,
+                each.created_t, each.due_t, each.expire_t, each.forbidden, grown,
             ),
         )  # fmt: skip
         count += written.rowcount

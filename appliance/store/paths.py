@@ -19,6 +19,7 @@ SCENARIOS = "scenarios"  # scenarios/<name>/...: kept by a person, deleted by a 
 PROOFS = "proofs"  # proofs/<network>.json: the last trial of a network beside the one in force
 CANDIDATES = "candidates"  # candidates/<name>.json: settings and prompts that wait to be tried at night
 TRIALS = "trials"  # trials/<id>.json: what other settings would have reported, kept by the dashboard, the last 20
+KEYS = "keys"  # keys/...: made here at first use, for web push and for links that snooze
 _PLAIN = re.compile(r"^[A-Za-z0-9_-]{1,80}$")
 
 

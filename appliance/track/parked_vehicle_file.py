@@ -57,7 +57,7 @@ class _File(BaseModel):
 class ParkedVehiclesStore:
     """The stationary objects of one camera and their file, `parked/<camera>.json`. `tick()` is called once a second.
 
-    The file is read once. A malformed one is renamed and logged once, and no object is known then. The file is replaced
+    The file is read once. A malformed one is logged, and no object is known then. The file is replaced
     atomically, at most once in WRITE_EVERY_S and only after a change; later changes are lost in a power cut. After a
     refusal of the disk the next attempt has the same interval.
     """

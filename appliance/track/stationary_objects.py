@@ -78,6 +78,10 @@ class StationaryObjects:
     def __len__(self) -> int:
         return len(self._objects)
 
+    def knows(self, t: float) -> bool:
+        """Return True if any object is known that is not too old at `t`."""
+        return any(abs(t - each.t_last) <= FORGET_S for each in self._objects)
+
     def begin(self) -> None:
         """Begin a session: track numbers of the one before mean nothing."""
         for each in self._objects:

@@ -15,7 +15,6 @@ from appliance.base.clock import Clock
 from appliance.base.errors import EvidenceError, UplinkError
 from appliance.broker.nats_link import NatsLink, end_tasks
 from appliance.store.rows import EscalationRow, MediaRow
-from appliance.uplink.cloud_breaker import CloudBreaker
 from appliance.uplink.jetstream_publisher import (
     JetStreamPublisher,
     NatsMessage,
@@ -25,7 +24,7 @@ from appliance.uplink.jetstream_publisher import (
     read_chunk,
 )
 from appliance.uplink.outbox import CommitBatcher, Outbox
-from appliance.uplink.rate_limiter import RateLimiter
+from appliance.uplink.send_limits import CloudBreaker, RateLimiter
 from appliance.uplink.send_queue import QueuedEscalation, SendQueue
 from appliance.wire import CHUNK_BYTES, PRIORITIES, STREAM_ESCALATION, STREAM_MEDIA, TRACEPARENT, Escalation
 

@@ -24,11 +24,10 @@ from appliance.config import UplinkConfig
 from appliance.store.alerts import AlertStore
 from appliance.store.meter import Meter
 from appliance.store.rows import EscalationRow
-from appliance.uplink.cloud_breaker import CloudBreaker
 from appliance.uplink.jetstream_publisher import JetStreamPublisher, check_serving
 from appliance.uplink.outbox import CommitBatcher, Outbox, OutboxQuota, OutboxUpkeep
 from appliance.uplink.pool_monitor import PoolMonitor, PoolState
-from appliance.uplink.rate_limiter import RateLimiter
+from appliance.uplink.send_limits import CloudBreaker, RateLimiter
 from appliance.uplink.send_queue import SendQueue
 from appliance.uplink.send_workers import (
     POLL_S,
@@ -180,7 +179,7 @@ class UplinkService:
 class UplinkLoop:
     """The sending side: one task with a few workers, so that a long round trip to the broker does not slow it down.
 
-    send_queue.py sets the order and rate_limiter.py the rate; send_workers.py builds and publishes the messages and
+    send_queue.py sets the order and send_limits.py the rate; send_workers.py builds and publishes the messages and
     records the outcome. Escalations without a verdict are sent again. While the database cannot be written nothing is
     sent, because it could not be recorded. Owner: the service's event loop. State: since when a region accepts nothing,
     and why the outbox waits.

@@ -66,7 +66,7 @@ class SessionCookies:
     def issue(self, user: str = "", address: str = "") -> str:
         """Return a new cookie value, good for `SESSION_S`. Raise StoreError if it cannot be stored."""
         expiry, nonce = int(self._clock.now()) + SESSION_S, secrets.token_urlsafe(18)
-        self._store.add(_digest(nonce), user, expiry, address)
+        self._store.add(token_digest(nonce), user, expiry, address)
         self.reread()
         return self._signer.sign(f"{expiry}.{nonce}").decode()
 
@@ -87,7 +87,7 @@ class SessionCookies:
             expiry, _, nonce = self._signer.unsign(cookie).decode().partition(".")
         except BadSignature:
             return None
-        return self._sessions.get(_digest(nonce)) if int(expiry) > self._clock.now() else None
+        return self._sessions.get(token_digest(nonce)) if int(expiry) > self._clock.now() else None
 
     def reread(self) -> None:
         """Take the sessions from the store. Raises StoreError.
@@ -101,10 +101,6 @@ class SessionCookies:
         """Those that are not over, newest first."""
         now = self._clock.now()
         return [each for each in self._sessions.values() if each.expires_t > now]
-
-
-def _digest(nonce: str) -> str:
-    return hashlib.sha256(nonce.encode()).hexdigest()
 
 
 class Access:

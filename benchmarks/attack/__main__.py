@@ -18,8 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.attack import http_attack, socket_attack, wire_attack
-from benchmarks.attack.tally import Tally
-from benchmarks.attack.target import CAMERA_SECRET, CANARY, TOKEN, Target
+from benchmarks.attack.target import CAMERA_SECRET, CANARY, TOKEN, Tally, Target
 
 ALERT_S_MAX = 90.0
 BUG = re.compile(r"Traceback|a fault in the worker|stopped by a bug|met a bug|Exception in ASGI")

@@ -11,8 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.attack.tally import Tally
-from benchmarks.attack.target import CAMERA_SECRET, CANARY, TOKEN, Target
+from benchmarks.attack.target import CAMERA_SECRET, CANARY, TOKEN, Tally, Target
 
 THREADS = 8
 HANG_S = 20.0

@@ -9,8 +9,7 @@ import contextlib
 import socket
 import time
 
-from benchmarks.attack.tally import Tally
-from benchmarks.attack.target import Target
+from benchmarks.attack.target import Tally, Target
 
 ATTACKERS = tuple(f"127.0.0.{n}" for n in range(9, 13))
 OWNER_REQUESTS = 70  # beside each kind of connection: 210 in all

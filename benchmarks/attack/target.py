@@ -1,4 +1,7 @@
-"""The target: `vedette run`, `vedette-worker run` and a nats-server with the accounts of deploy/nats/hub.conf."""
+"""The target of the attacks, and the tally of its answers.
+
+The target is `vedette run`, `vedette-worker run` and a nats-server with the accounts of deploy/nats/hub.conf.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,12 @@ import re
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
+from collections import Counter
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -148,3 +154,53 @@ def _free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port: int = probe.getsockname()[1]
         return port
+
+
+DOORS_KEPT = 50
+
+
+@dataclass
+class Tally:
+    """The count of one part of the attack. Any thread may count.
+
+    `errors` are answers of 500 and above, and log lines of a bug. `hangs`: nothing came in time, and the connection
+    stayed. `doors` says in words what an attacker got without a right to it.
+    """
+
+    name: str
+    tries: int = 0
+    errors: int = 0
+    hangs: int = 0
+    answers: Counter[str] = field(default_factory=Counter)
+    doors: list[str] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def count(self, answer: str, what: str = "") -> None:
+        with self._lock:
+            self.tries += 1
+            self.answers[answer] += 1
+            if answer.startswith("5") and answer not in {"503", "501"}:
+                self.errors += 1
+                self.faults.append(f"{answer}: {what[:300]}")
+            if answer == "hang":
+                self.hangs += 1
+                self.faults.append(f"hang: {what[:300]}")
+
+    def door(self, words: str) -> None:
+        with self._lock:
+            if len(self.doors) < DOORS_KEPT:
+                self.doors.append(words[:300])
+
+    def error(self, words: str) -> None:
+        with self._lock:
+            self.errors += 1
+            self.faults.append(words[:300])
+
+    @property
+    def clean(self) -> bool:
+        return not (self.errors or self.hangs or self.doors)
+
+    def line(self) -> str:
+        most = ", ".join(f"{name} {count}" for name, count in self.answers.most_common(9))
+        return f"{self.name:<22} {self.tries:>7} {self.errors:>5} {self.hangs:>6} {len(self.doors):>6}  {most}"

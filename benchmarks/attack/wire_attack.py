@@ -14,8 +14,7 @@ import nats
 from nats.aio.client import Client
 
 from appliance import wire
-from benchmarks.attack.tally import Tally
-from benchmarks.attack.target import SITE, Target
+from benchmarks.attack.target import SITE, Tally, Target
 from tests.support import hostile_media
 
 SETTLES_S_MAX = 240.0

@@ -239,6 +239,7 @@ def run(plan: Plan, folder: Path) -> tuple[ChaosResult, Chaos, float]:
         for each in (chaos.core, *chaos.workers):
             each.stop()
         found = verify(folder / "data" / "vedette.db", chaos.broker.url, SITE, raised, chaos.asked())
+        found.findings += found.never_raised(plan.questions)
         write_history(folder / "history.jsonl", found.history)
         if not found.good:  # a small disk goes with the run
             for file in (folder / "data").glob("vedette.db*"):

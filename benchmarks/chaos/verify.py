@@ -44,6 +44,12 @@ class ChaosResult:
     def good(self) -> bool:
         return not self.findings
 
+    def never_raised(self, questions: int) -> list[Finding]:
+        """Return a finding if fewer than `questions` alerts were committed: then little, or nothing, was checked."""
+        committed = self.raised + self.unsaid
+        text = f"{committed} of {questions} alerts were raised before the time was over"
+        return [Finding("lost", "alerts", text)] if committed < questions else []
+
     def as_json(self) -> dict[str, object]:
         rest = {name: value for name, value in asdict(self).items() if name not in ("history", "findings")}
         return {**rest, "findings": [str(each) for each in self.findings], "good": self.good}

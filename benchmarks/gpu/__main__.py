@@ -25,7 +25,41 @@ from typing import Any
 
 from appliance.base.clock import SystemClock
 from appliance.base.errors import MissingDependency, VedetteError
-from benchmarks.gpu import rehearsal, steps
+from benchmarks.gpu import steps
+
+TESTS = Path(__file__).parents[2] / "tests"
+
+
+class _Modules:
+    """The part of pytest's monkeypatch that is used."""
+
+    def setitem(self, modules: dict[str, Any], name: str, module: Any) -> None:
+        modules[name] = module
+
+
+def rehearse() -> None:
+    """Put stand-ins for NVIDIA's libraries into this process. Raise MissingDependency: this is no checkout.
+
+    They are the tests' own: cuda-bindings and TensorRT by their signatures, engines that compute by ONNX Runtime, and a
+    decoder that FFmpeg's rule about contexts holds for: a primary context that exists is entered, never claimed.
+    """
+    if not (TESTS / "contract" / "fake_nvidia.py").exists():
+        raise MissingDependency("--rehearse needs a checkout: its stand-ins are in tests/")
+    sys.path[:0] = [str(TESTS.parent), str(TESTS / "contract")]
+    import fake_nvidia
+
+    from appliance.detect.accelerators import Accelerator
+    from appliance.media import hardware_codec
+    from benchmarks.gpu import steps
+    from tests.support.decode_devices import Device
+
+    gpu = fake_nvidia.install(_Modules())
+    device = Device(filters=True, has_context=lambda: gpu.streams > 0)
+    # No option of the product, which knows nothing of rehearsals.
+    hardware_codec.Libav = device.libav  # type: ignore[misc, assignment]
+    steps.P99_MS_MAX = float("inf")  # of a GPU, which this is not
+    steps.accelerators = lambda: (Accelerator("cuda", "a stand-in"),)  # type: ignore[attr-defined]
+
 
 OUT = Path(__file__).parents[1] / "out" / "gpu.json"
 WHOLE_S_MAX = 540.0
@@ -75,7 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.step:
         if options.rehearse:
-            rehearsal.install()
+            rehearse()
         return _child(options.step, steps.GpuPlan(options.model, options.folder, options.share))
     if options.rehearse:
         options.share = min(options.share, REHEARSAL_SHARE)

@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.mutation import python_faults, shell_faults
+from benchmarks.mutation.edits import is_python, is_shell, python_edits, shell_edits
 from benchmarks.mutation.fault_list import Edit, Fault, fault_of
 
 ROOT = Path(__file__).parents[2]
@@ -89,7 +89,7 @@ def drawn(area: Area, seed: int, count: int, known: set[tuple[str, str, str]]) -
     texts = {file: (ROOT / file).read_text(encoding="utf-8") for file in area.files}
     places: dict[tuple[str, int], list[Edit]] = {}
     for file, text in texts.items():
-        for edit in shell_faults.edits(text) if file.endswith(".sh") else python_faults.edits(text, draw):
+        for edit in shell_edits(text) if file.endswith(".sh") else python_edits(text, draw):
             places.setdefault((file, edit.line), []).append(edit)
     order = sorted(places)
     draw.shuffle(order)
@@ -101,7 +101,7 @@ def drawn(area: Area, seed: int, count: int, known: set[tuple[str, str, str]]) -
         subtle = [each for each in places[file, line] if each.operator != "result dropped"]
         edit = draw.choice(subtle or places[file, line])
         mutated = edit.applied(texts[file])
-        still = shell_faults.is_shell if file.endswith(".sh") else python_faults.is_python
+        still = is_shell if file.endswith(".sh") else is_python
         fault = fault_of(area.name, file, edit.operator, texts[file], mutated) if still(mutated) else None
         if fault is not None and fault.key not in known:
             found.append(fault)

@@ -26,7 +26,7 @@ from typing import Any
 
 from benchmarks.ingest.contender import ROOT
 from benchmarks.ingest.measurement import Setting, prepare
-from benchmarks.soak import status_poll
+from benchmarks.soak import checks
 from benchmarks.soak.checks import SoakResult
 from benchmarks.soak.fault_plan import LONG, SHORT, Fault, Pace, make
 from benchmarks.soak.soak_record import OtherSoak, SoakRecord
@@ -120,7 +120,7 @@ def _soak(
         while due and due[0][0] <= at:
             _, fault, begins = due.pop(0)
             _apply_fault(server, fault, begins=begins)
-        sample = status_poll.poll(box.url, box.pid)
+        sample = checks.poll(box.url, box.pid)
         record.add_sample(sample)
         if at - told_s >= PROGRESS_EVERY_S:
             told_s = at
@@ -132,14 +132,14 @@ def _soak(
 
 
 def _gaps(box: ApplianceProcess, cameras: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
-    return {camera: status_poll.gaps(box.url, camera) for camera in cameras}
+    return {camera: checks.gaps(box.url, camera) for camera in cameras}
 
 
 def _settle(box: ApplianceProcess, cameras: Sequence[str]) -> None:
     """Until all cameras are live, and a little longer."""
     deadline = time.monotonic() + SETTLE_S_MAX
     while True:
-        states = status_poll.poll(box.url, box.pid).states
+        states = checks.poll(box.url, box.pid).states
         if all(states.get(camera) == "live" for camera in cameras):
             time.sleep(SETTLE_S)
             return

@@ -12,9 +12,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.soak.checks import Finding, SoakResult, evaluate, log_findings
+from benchmarks.soak.checks import Finding, SoakResult, StatusSample, evaluate, log_findings
 from benchmarks.soak.fault_plan import Fault
-from benchmarks.soak.status_poll import StatusSample
 
 Gaps = Mapping[str, Sequence[Mapping[str, Any]]]
 

@@ -142,7 +142,7 @@ def site_file(cameras: Sequence[LabelledCamera], broker: str, port: int, data: P
 
 def faults(totals: ByteBalance, case: Case) -> list[str]:
     """Return the budgets that were missed."""
-    wrong = []
+    wrong = [] if totals.received else ["no byte came from the cameras"]
     if totals.found < totals.incidents:
         wrong.append(f"{totals.incidents - totals.found} of {totals.incidents} incidents were not asked about")
     if case.kbit_s_max is None and totals.share > SHARE_MAX:

@@ -32,7 +32,6 @@ from models.train.repositories import Repository, find
 TABLE = Path(__file__).with_name("cameras.jsonl")
 NAME = "cameras.jsonl"  # of what lies in a cache
 LOOK_MAX = 2  # bits that a decoder may differ by
-NONE_STATED = "none stated: judged by only"
 # None of them is in a commit or learnt from; several show sets of others' (LLVIP, CDnet, I2R, CAVIAR, ETH/UCY, Mall).
 LICENCES = {
     "Kitware/kwiver": "BSD-3-Clause",

@@ -23,6 +23,12 @@ from appliance.base.errors import VedetteError
 from appliance.detect import model_files
 
 
+def short_names(models: Sequence[str]) -> list[str]:
+    """Return the stems of these names; where two are alike (`a/best.onnx`, `b/best.onnx`), the names as given."""
+    stems = [Path(model).stem for model in models]
+    return stems if len(set(stems)) == len(stems) else list(models)
+
+
 def session(path: Path) -> ort.InferenceSession:
     """Open one session with one thread and no spinning, as the appliance does."""
     options = ort.SessionOptions()
@@ -95,7 +101,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(arguments)
     try:
-        paths = {Path(name).stem: model_files.find_model(name).path for name in options.model}
+        found = [model_files.find_model(name).path for name in options.model]
+        paths = dict(zip(short_names(options.model), found, strict=True))
     except VedetteError as error:
         print(error, file=sys.stderr)
         return 2

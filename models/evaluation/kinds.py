@@ -308,8 +308,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not rows:
             raise SetFault(f"{options.cache}: no pictures of that kind")
         readings, paths = {}, {}
-        for name in options.model:
-            short = Path(name).stem
+        for name, short in zip(options.model, cost.short_names(options.model), strict=True):
             seen = judged(load(name, options.threads), options.cache, rows)
             mistaken = {animal: taken_for_person(seen, animal) for animal in ANIMALS}
             readings[short] = Reading(figures(rows, seen), heights(rows, seen), mistaken)

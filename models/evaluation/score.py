@@ -23,6 +23,7 @@ ANSWERS_MAX = 300
 class Judged:
     """One picture's labels and answers, boxes (N, 4) in pixels.
 
+    crowd: (N,) labels in which an answer is neither right nor wrong: of their class, without a name of any.
     scale: pixels of the network's input that a pixel is high; 0: not known.
     """
 
@@ -90,7 +91,7 @@ def _matched(judged: Sequence[Judged], name: str) -> arithmetic.Matched:
         right = _mask(each.truth_names, name)
         found.append((each.found[mine], each.scores[mine]))
         truth.append(each.truth[right & ~each.crowd])
-        crowd.append(each.truth[right & each.crowd])
+        crowd.append(each.truth[_ignored(each, name)])
     return arithmetic.match(found, truth, crowd)
 
 
@@ -100,9 +101,11 @@ def _coco(judged: Sequence[Judged], name: str) -> tuple[float, float]:
     labels: list[dict[str, Any]] = []
     answers: list[dict[str, Any]] = []
     for number, each in enumerate(judged, 1):
-        right, mine = _mask(each.truth_names, name), _mask(each.found_names, name)
-        for box, crowd in zip(each.truth[right], each.crowd[right], strict=True):
-            labels.append(_row(number, box, id=len(labels) + 1, iscrowd=int(crowd)))
+        counted, mine = _mask(each.truth_names, name) & ~each.crowd, _mask(each.found_names, name)
+        for which, crowd in ((counted, 0), (_ignored(each, name), 1)):
+            labels += [
+                _row(number, box, id=len(labels) + n, iscrowd=crowd) for n, box in enumerate(each.truth[which], 1)
+            ]
         for box, score in zip(each.found[mine], each.scores[mine], strict=True):
             answers.append(_row(number, box, id=len(answers) + 1, score=float(score)))
     if not answers:
@@ -135,6 +138,10 @@ def _pycocotools() -> tuple[Any, Any]:
     except ImportError:
         raise MissingDependency("evaluation needs pycocotools: pip install '.[train]'") from None
     return coco.COCO, cocoeval.COCOeval
+
+
+def _ignored(judged: Judged, name: str) -> NDArray[np.bool_]:
+    return judged.crowd & (_mask(judged.truth_names, name) | _mask(judged.truth_names, ""))
 
 
 def _mask(names: Sequence[str], name: str) -> NDArray[np.bool_]:

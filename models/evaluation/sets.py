@@ -6,7 +6,7 @@ import csv
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -31,7 +31,7 @@ class Labelled:
 
     - boxes: float64 (N, 4) x1 y1 x2 y2 in pixels of a `size` (width, height) picture; `pixels` may be a smaller or
       larger copy of it.
-    - names: the name of each box.
+    - names: the name of each box; empty: of a region that is to be ignored for every class.
     - crowd: (N,) bool, true for boxes that are not to count.
     """
 
@@ -94,15 +94,19 @@ def mot(
     """Read a film and MOTChallenge rows: frame from 1, id, x, y, w, h, counts, class, visible share.
 
     The decoder scales frames to the size that `scaled` says, as in the appliance; it does so better than the detector.
-    Rows that say they do not count, rows with under a tenth visible, and classes without a name are crowd.
+    Rows that say they do not count, rows with under a tenth visible, and classes without a name are crowd. Raise
+    SetFault for a truth of more frames than the film has: it broke off, or is another one.
     """
     rows = defaultdict(list)
     with _open(truth) as file:
         for number, row in enumerate(csv.reader(file), 1):
             try:
-                rows[int(row[0])].append([float(value) for value in row[2:9]])
+                if row:
+                    x, y, w, h, counts, cls, visible = map(float, row[2:9])
+                    rows[int(row[0])].append([x, y, w, h, counts, cls, visible])
             except ValueError:
-                raise SetFault(f"{truth}, line {number}: not a row of numbers") from None
+                raise SetFault(f"{truth}, line {number}: not a row of nine numbers") from None
+    frame = -every
     for frame, pixels, size in film.frames(clip, every, scaled=scaled):
         table = np.array(rows.get(frame + 1, []), float).reshape(-1, 7)
         boxes = np.concatenate([table[:, :2], table[:, :2] + table[:, 2:4]], axis=1)
@@ -110,14 +114,20 @@ def mot(
         crowd = (table[:, 4] == 0) | (table[:, 6] < 0.1) | np.array([not name for name in names], bool)
         boxes = np.clip(boxes, 0, np.array(size * 2, float))
         yield Labelled(f"{clip.name}:{frame}", pixels, boxes, names, crowd, size)
+    if max(rows, default=0) > frame + every:
+        raise SetFault(f"{truth}: it has frame {max(rows)}, and {clip} ends or breaks off after frame {frame + 1}")
 
 
 def assembled(path: Path, split: index.Split) -> Iterator[Labelled]:
-    """Yield one side of a set that `models.train.assemble` made; regions to ignore are crowd."""
+    """Yield one side of a set that `models.train.assemble` made; regions to ignore are crowd.
+
+    As in training, a region of one class is ignored for those that it is mistaken for, too.
+    """
     root = path if path.is_dir() else path.parent
     for entry in index.of(index.read(path), split):
         scale = np.array([entry.width, entry.height] * 2, float)
-        labels = (*entry.boxes, *(label for label in entry.ignore if label.cls != index.ANY))
+        ignored = [replace(each, cls=cls) for each in entry.ignore for cls in index.kin(each.cls)]
+        labels = (*entry.boxes, *ignored)
         boxes = np.array([[each.x1, each.y1, each.x2, each.y2] for each in labels], float).reshape(-1, 4) * scale
         crowd = np.arange(len(labels)) >= len(entry.boxes)
         names = tuple(index.CLASSES[each.cls] for each in labels)
@@ -129,6 +139,8 @@ def _yolo_rows(path: Path, classes: int) -> list[tuple[int, list[float]]]:
         return []
     rows = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        if not line.strip():
+            continue
         try:
             cls, *values = line.split()
             box = _corners([float(value) for value in values])

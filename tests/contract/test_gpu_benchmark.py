@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import fake_nvidia
+import numpy as np
 import pytest
 from fake_nvidia import FakeGpu
 
@@ -18,6 +19,7 @@ from appliance.base.errors import MissingDependency
 from appliance.detect.accelerators import Accelerator
 from appliance.detect.onnx_header import read_header
 from appliance.media import hardware_codec
+from appliance.types import Detections
 from benchmarks.gpu import __main__ as command
 from benchmarks.gpu import steps
 from benchmarks.gpu.steps import GpuPlan, NotMet
@@ -250,3 +252,25 @@ def test_what_was_not_met_is_told_with_its_figures(
     monkeypatch.setattr(command, "STEPS", {"box": (missed, 1, "nothing")})
     assert command.main(["--step", "box", "--folder", str(plan.folder)]) == 0
     assert json.loads(capsys.readouterr().out) == {"state": "failed", "figures": {"p99": 1.0}, "why": "too slow"}
+
+
+class Answer:
+    """A detector with one box of a class."""
+
+    def __init__(self, box: tuple[float, ...], score: float, kind: int) -> None:
+        self._found = Detections(np.array([box], np.float32), np.array([score], np.float32), np.array([kind], np.int32))
+
+    def detect(self, pictures: Sequence[Any]) -> list[Detections]:
+        return [self._found]
+
+
+def test_another_class_and_a_box_too_many_are_not_alike() -> None:
+    usual, picture = Answer((0.1, 0.1, 0.3, 0.3), 0.8, 0), [np.zeros((8, 8, 3), np.uint8)]
+
+    def alike(other: Answer) -> list[float]:
+        return [round(each, 3) for each in steps.compare(usual, other, picture)[0]]  # type: ignore[arg-type]
+
+    assert alike(usual) == [1.0]
+    assert alike(Answer((0.1, 0.1, 0.3, 0.3), 0.8, 1)) == [0.0, 0.0]
+    assert alike(Answer((0.6, 0.6, 0.9, 0.9), 0.8, 0)) == [0.0, 0.0]
+    assert alike(Answer((0.6, 0.6, 0.9, 0.9), 0.1, 0)) == [0.0], "what is weak is not sure of anything"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from appliance.base.errors import ModelError, UsageError
 from appliance.bundle.publisher import push
-from appliance.bundle.repositories import OciRepository, Repository, open_repository
+from appliance.bundle.repositories import LinkLost, OciRepository, Repository, open_repository
 from tests.servers.file_server import FileServer, file_server
 from tests.servers.oci_registry import Registry, oci_registry
 from tests.servers.s3 import BUCKET, KEY, SECRET, s3_server
@@ -129,3 +130,13 @@ def test_what_is_no_address_or_is_not_there_is_said(served: Serve, tmp_path: Pat
         site.install("9")
     with pytest.raises(UsageError, match="no address"):
         open_repository("ftp://example.org/models")
+
+
+def test_a_registry_whose_token_server_is_away_is_a_link_that_is_lost() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed, oci_registry() as registry:
+        registry.token = "t"
+        address = registry.host
+        registry.host = f"127.0.0.1:{closed.getsockname()[1]}"  # of the token server
+        closed.close()
+        with pytest.raises(LinkLost, match=r"/token: .*refused"):
+            next(OciRepository(f"oci+http://{address}/models").read("metadata/timestamp.json"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from appliance.base.json_lines import encode_log
 from appliance.cli import main
 from appliance.config import SiteConfig
 from appliance.lab.replay_diff_command import diff_texts
+from appliance.replay import replay_diff_match
 from appliance.replay.replay_diff import compare_logs
 from appliance.replay.replay_diff_match import LogDifference, LoggedTrack, match_tracks
 from appliance.replay.replay_log_writer import Replayed, encode_header, opening, settings_of
@@ -294,3 +296,44 @@ def test_tracks_match_when_frames_were_examined_at_other_times() -> None:
     found = match_tracks([walk(1, 0.2)], [away(8), walk(9, 0.5)])
     assert [(one.number, other.number) for one, other in found.pairs] == [(1, 9)]
     assert [track.number for track in found.new] == [8]
+
+
+class CountedTime(float):
+    """A moment that counts how often any of its kind is compared."""
+
+    compared = 0
+
+    def __lt__(self, other: float) -> bool:
+        CountedTime.compared += 1
+        return float(self) < float(other)
+
+    def __ge__(self, other: float) -> bool:
+        return not self < other
+
+
+def test_spans_are_paired_as_if_each_were_held_against_each() -> None:
+    chance = random.Random(4)
+    for _ in range(200):
+        sides = [
+            [
+                (begin, begin + chance.choice((0, 1, 3, 30)))
+                for begin in chance.choices(range(20), k=chance.randrange(9))
+            ]
+            for _ in range(2)
+        ]
+        brute = {
+            (i, j)
+            for i, (start, end) in enumerate(sides[0])
+            for j, (other_start, other_end) in enumerate(sides[1])
+            if start <= other_end and other_start <= end
+        }
+        found = list(replay_diff_match._at_the_same_time(*sides))
+        assert len(found) == len(set(found))
+        assert set(found) == brute
+
+
+def test_a_long_log_costs_no_look_at_every_pair() -> None:
+    spans = [(CountedTime(10 * n), CountedTime(10 * n + 5)) for n in range(2000)]
+    CountedTime.compared = 0
+    assert len(list(replay_diff_match._at_the_same_time(spans, spans))) == 2000
+    assert CountedTime.compared < 100 * len(spans), "of four million pairs"

@@ -89,8 +89,11 @@ class NotifyingSite:
         self.failures: list[BaseException] = []
         self._thread: threading.Thread | None = None
 
-    def start(self) -> NotifyingSite:
+    def start(self, before: Notifier | None = None) -> NotifyingSite:
+        """before: of the settings until now."""
         self.notifier = self._notifier()
+        if before:
+            self.notifier.follow(before)
         self._thread = threading.Thread(target=self._run, name="notifier", daemon=True)
         self._thread.start()
         return self

@@ -70,8 +70,12 @@ def alert_of(
     track: int = 7,
     severity: Severity = "alert",
     ask: Callable[[Alert, Event], wire.Escalation] | None = None,
+    gone_s: float | None = None,
 ) -> Alert:
-    """An alert about the walker that is over, written with its boxes as the core writes them; ask: its question."""
+    """An alert about the walker that is over, written with its boxes as the core writes them; ask: its question.
+
+    gone_s: the rule fired so long after the walker was last seen, as one for who leaves the picture does.
+    """
     inferences = walk(away=away)
     frames = [
         FrameBoxes(
@@ -85,18 +89,19 @@ def alert_of(
         for n, (frame, box) in enumerate(inferences.items())
     ]
     BoxStore(db).append("gate", f"r{track}", frames)
-    first, middle = frames[0], frames[len(frames) // 2]
+    best = frames[len(frames) // 2] if gone_s is None else frames[-1]
+    t_start = frames[0].t if gone_s is None else frames[-1].t + gone_s
     alert = Alert(
-        camera="gate", id=name, rules=("intruder",), severity=severity, t_start=first.t, t_end=None, tracks=(track,),
+        camera="gate", id=name, rules=("intruder",), severity=severity, t_start=t_start, t_end=None, tracks=(track,),
         labels=("person",), score=0.7, run=f"r{track}",
-        best=BestView(track=track, label="person", t=middle.t, score=0.7, box=middle.objects[0].box),
+        best=BestView(track=track, label="person", t=best.t, score=0.7, box=best.objects[0].box),
     )  # fmt: skip
     event = Event(
-        camera="gate", rule="intruder", kind="enter", track=track, label="person", t=first.t, score=0.7, zone="yard",
+        camera="gate", rule="intruder", kind="enter", track=track, label="person", t=t_start, score=0.7, zone="yard",
         severity=severity, id=f"e-{name}",
     )  # fmt: skip
     alerts, priority, escalation = AlertStore(db), wire.PRIORITY_OF[severity], ask(alert, event) if ask else None
     alerts.apply(AlertChange("opened", alert, event), escalation=escalation, priority=priority)
-    over = replace(alert, t_end=frames[-1].t, end_reason="quiet")
+    over = replace(alert, t_end=max(t_start, frames[-1].t), end_reason="quiet")
     alerts.apply(AlertChange("ended", over), escalation=None, priority=priority)
     return over

@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks.attack.__main__ import QUICK, QUICKEST, Size, attack
 from benchmarks.attack.http_attack import exchange
-from benchmarks.attack.tally import Tally
+from benchmarks.attack.target import Tally
 from tests.servers.nats import find_nats_servers
 from tests.support.dashboard_site import config_of, furnished
 

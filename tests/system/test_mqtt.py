@@ -239,6 +239,26 @@ def test_an_alert_raised_before_the_first_look_is_told(tmp_path: Path, broker: M
     yard.close()
 
 
+@pytest.mark.parametrize("age_s", [30 * 86400, 0])
+def test_a_change_of_an_alert_of_before_is_no_new_alert(
+    tmp_path: Path, broker: Mosquitto, home: Listener, age_s: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when its evidence goes by its age, or a person reviews it: automations must not take it for an intruder."""
+    with contextlib.closing(PublishingSite(tmp_path, {"url": broker.url, "local": True})) as yard:
+        for name in ("a1", "a2"):
+            yard.raise_alert(name)
+        yard.db.execute("UPDATE alert SET created_t = created_t - ?", (age_s,))
+        if age_s:
+            monkeypatch.setattr(publisher_module, "KNOWN_AT_START", 1)  # of more than are remembered
+        yard.publisher._alerts_rev = yard.db.rev()  # the appliance has started again since
+        yard.start()
+        until(lambda: home.kept.get("vedette/depot/status") == b"online")
+        ReviewStore(yard.db).review(["a1"], "reviewed", yard.clock.now())
+        until(lambda: "vedette/depot/alerts" in home.kept)
+        told = json.loads(home.kept["vedette/depot/alerts"])
+        assert (told["alert"], told["review"], told["update"]) == ("a1", "reviewed", True)
+
+
 def test_a_broker_that_was_away_is_told_all_anew(
     site: Callable[..., PublishingSite], broker: Mosquitto, monkeypatch: pytest.MonkeyPatch
 ) -> None:

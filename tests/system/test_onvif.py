@@ -177,7 +177,7 @@ def test_a_camera_that_drips_through_every_call_is_left() -> None:
 def test_nobody_there_and_no_address() -> None:
     with pytest.raises(SourceLost, match=r"127\.0\.0\.1:1 cannot be reached"):
         with_client(OnvifAddress.parse("127.0.0.1:1"), lambda client: client.inspect())
-    for text in ("", "ftp://10.0.0.1", "http://", "http://h:99999", "a b"):
+    for text in ("", "ftp://10.0.0.1", "rtsp://10.0.0.1:554/main", "http://", "http://h:99999", "a b"):
         with pytest.raises(SourceRefused, match="not the address of a camera"):
             OnvifAddress.parse(text)
     assert OnvifAddress.parse("[fd00::1]:8000").url == "http://[fd00::1]:8000/onvif/device_service"

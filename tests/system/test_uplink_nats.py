@@ -69,7 +69,7 @@ def test_when_the_daily_allowance_is_used_up_only_the_gravest_go(broker: NatsSer
 def test_while_no_worker_answers_escalations_wait_here_and_one_is_tried(
     broker: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("appliance.uplink.cloud_breaker.PROBE_FIRST_S", 0.5)
+    monkeypatch.setattr("appliance.uplink.send_limits.PROBE_FIRST_S", 0.5)
     make_streams(broker.url)
     with site(tmp_path / "site", broker.url, silent_s=5.0) as here:
         here.ask(0)

@@ -88,6 +88,22 @@ def test_a_turn_is_at_the_hour_also_over_the_change_to_summer_time(tmp_path: Pat
     assert arming.in_force().until_t == MONDAY + 5 * HOUR
 
 
+@pytest.mark.parametrize("hours", [1.5, 2.5, 2.99])
+def test_a_turn_at_a_minute_that_summer_time_leaves_out_is_where_clocks_are_put_forward(
+    tmp_path: Path, hours: float
+) -> None:
+    """At Monday 03:00 clocks are put forward to 04:00, and there is no 03:30 on that day."""
+    week = Week(tmp_path, hours)
+
+    def summer(t: float) -> tuple[int, int]:
+        return utc(t + (HOUR if t >= MONDAY + 3 * HOUR else 0))
+
+    nights = [{"profile": "disarmed", "hours": ["22:00-03:30"]}]
+    arming = Arming(config(schedule=nights).arming, {}, ArmingStore(week.db), week.clock, summer)
+    assert arming.in_force().until_t == MONDAY + 3 * HOUR
+    assert arming.in_force().following == "armed"
+
+
 def test_a_profile_says_which_rules_report(tmp_path: Path) -> None:
     week = Week(tmp_path)
     assert week.arming.off_rules("gate") == frozenset()

@@ -67,6 +67,8 @@ class Box:
         self.root.mkdir(parents=True)
         self.path.write_text(site.replace("DATA", str(self.root)))
         self.path.with_suffix(".secrets").write_text("DOCK=dockpass\n")
+        (self.root / "keys").mkdir()
+        (self.root / "keys/push.pem").write_text(f"the key of {folder.name}")
 
     def open(self) -> Database:
         self.db = Database(self.root / "vedette.db", self.clock)
@@ -208,8 +210,24 @@ def test_sealed_secrets_come_back_on_another_machine(box: Box, tmp_path: Path) -
     assert site.cameras["gate"].url == "rtsp://viewer:hunter2@192.168.1.20/main"
     assert site.cameras["dock"].url == "rtsp://viewer:dockpass@192.168.1.21/main"
     assert site.storage.dir == fresh / "data", "this machine's folder"
+    key = fresh / "data/keys/push.pem"
+    assert key.read_text() == "the key of box", "browsers that subscribed to it are told on"
+    assert key.stat().st_mode & 0o077 == 0
     assert (fresh / "site.secrets").stat().st_mode & 0o077 == 0
     assert (fresh / "site.yaml").stat().st_mode & 0o077 == 0
+
+
+def test_a_secret_that_no_secrets_file_holds_is_wanted_in_the_environment(box: Box, tmp_path: Path) -> None:
+    """A PEM, or spaces at an end: written there, the appliance would not start, or sign in with another secret."""
+    for value in ("line one\nline two", " dockpass"):
+        source = BackupSource(box.path, box.root, box.clock, {"DOCK": value})
+        write_backup(source, tmp_path / "b.zip", evidence=False, passphrase=PASSPHRASE)
+        with pytest.raises(ConfigError, match="DOCK is not set"):
+            stage(
+                RestoreTarget(tmp_path / "new.yaml", tmp_path, box.clock, {}), tmp_path / "b.zip", passphrase=PASSPHRASE
+            )
+        stage(RestoreTarget(tmp_path / "new.yaml", tmp_path, box.clock, {"DOCK": value}), tmp_path / "b.zip",
+              passphrase=PASSPHRASE)  # fmt: skip
 
 
 def test_without_the_secrets_of_now_a_plain_backup_is_refused_with_the_keys(box: Box, tmp_path: Path) -> None:
@@ -387,6 +405,7 @@ def test_a_kill_at_any_moment_is_made_good_by_the_next_start(tmp_path: Path) -> 
     # What is there now names no ${DOCK}: the restored file needs the restored secrets.
     model.path.write_text(model.path.read_text().replace("the road", "another road").replace("${DOCK}", "literal"))
     model.path.with_suffix(".secrets").write_text("OTHER=x\n")
+    (model.root / "keys/push.pem").write_text("newer")
     stage(model.target(), path, passphrase=PASSPHRASE)
     # With the log beside the database, as the kill of an appliance leaves them.
     killed = shutil.copytree(tmp_path / "model", tmp_path / "killed")
@@ -410,6 +429,7 @@ def test_a_kill_at_any_moment_is_made_good_by_the_next_start(tmp_path: Path) -> 
         with sqlite3.connect(aside / "vedette.db") as connection:
             assert {row[0] for row in connection.execute("SELECT id FROM alert")} == {"a1", "a2"}
         assert load(box.path).cameras["gate"].url.endswith("/main")
+        assert [(each / "keys/push.pem").read_text() for each in (box.root, aside)] == ["the key of model", "newer"]
         assert "# the road" in box.path.read_text()
         assert "# another road" in (aside / "site.yaml").read_text()
         assert ready_restore(box.root) is None

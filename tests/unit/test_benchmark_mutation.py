@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.mutation import fault_list, python_faults, shell_faults
+from benchmarks.mutation import edits, fault_list
 from benchmarks.mutation.areas import AREAS, ROOT
 from benchmarks.mutation.fault_list import STATES, Fault, fault_of, killed_share
 from benchmarks.mutation.trials import _swaps
@@ -70,8 +70,8 @@ def test_equivalent_ones_do_not_count_and_survivors_do() -> None:
 
 
 def test_every_fault_of_a_module_is_one_that_python_reads_and_leaves_sentences_alone() -> None:
-    made = {(each.operator, each.applied(PYTHON)) for each in python_faults.edits(PYTHON, random.Random(1))}
-    assert all(python_faults.is_python(text) and text != PYTHON for _, text in made)
+    made = {(each.operator, each.applied(PYTHON)) for each in edits.python_edits(PYTHON, random.Random(1))}
+    assert all(edits.is_python(text) and text != PYTHON for _, text in made)
     kinds = {"comparison", "arithmetic", "boolean operator", "constant", "condition negated", "statement removed"}
     assert {operator for operator, _ in made} >= kinds
     changed = {line for _, text in made for line in set(text.split("\n")) - set(PYTHON.split("\n"))}
@@ -82,13 +82,13 @@ def test_every_fault_of_a_module_is_one_that_python_reads_and_leaves_sentences_a
 
 
 def test_a_script_has_faults_too_and_what_it_says_has_none() -> None:
-    texts = [each.applied(SHELL) for each in shell_faults.edits(SHELL)]
+    texts = [each.applied(SHELL) for each in edits.shell_edits(SHELL)]
     changed = {line for text in texts for line in set(text.split("\n")) - set(SHELL.split("\n"))}
     for line in ('  install -m 0644 "$1" "$2"', "  :", 'if [ -z "$1" ]; then put a b || exit 2; fi'):
         assert line in changed
     assert 'if [ -n "$1" ]; then put a b && exit 2; fi' in changed
-    assert shell_faults.is_shell(SHELL)
-    assert not shell_faults.is_shell(SHELL.replace("then", "them"))
+    assert edits.is_shell(SHELL)
+    assert not edits.is_shell(SHELL.replace("then", "them"))
 
 
 def test_a_fault_finds_its_lines_where_they_have_moved_to_and_is_gone_with_them() -> None:

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.soak.__main__ import told
-from benchmarks.soak.checks import evaluate, log_findings, slope
+from benchmarks.soak.checks import StatusSample, evaluate, log_findings, slope
 from benchmarks.soak.fault_plan import AT_ONCE, LASTING, LONG, SHORT, Fault, make
 from benchmarks.soak.soak_record import OtherSoak, SoakRecord
-from benchmarks.soak.status_poll import StatusSample
 
 BEGUN = 5000.0
 STALL = Fault("stall", "yard", 20.0, 40.0)

@@ -9,7 +9,7 @@ import pytest
 
 from appliance.scenario.tracking_metrics import LabelledBoxes
 from appliance.types import Detections
-from benchmarks import tracking_detections, tracking_libraries, tracking_metrics_check
+from benchmarks import tracking_detections, tracking_libraries
 from benchmarks.tracking_detections import ClipDetections, FrameDetections
 
 
@@ -54,7 +54,7 @@ def test_metrics_are_checked_where_the_libraries_are_and_missing_ones_are_named(
     boxes = np.array([[0.1, 0.1, 0.2, 0.4], [0.5, 0.1, 0.6, 0.4]])
     right = [LabelledBoxes(boxes, np.array([1.0, 2.0]))] * 4
     found = [LabelledBoxes(boxes, np.array([7.0, 8.0]))] * 3 + [LabelledBoxes(boxes, np.array([8.0, 7.0]))]
-    for sentence in tracking_metrics_check.check(found, right):
+    for sentence in tracking_libraries.check(found, right):
         if "not installed" in sentence:
             continue
         theirs, ours = sentence.split("; ours: ")

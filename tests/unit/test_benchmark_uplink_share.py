@@ -77,3 +77,7 @@ def test_the_report_names_share_rate_kinds_and_the_kernels_count() -> None:
     for words in ("1.00%, 4.00 kbit/s a camera", "counted 99900 (+0.10%)", "crop 70000, protocol 30000",
                   "not asked about: gate: intruder at 70.0 s", "MISSED"):  # fmt: skip
         assert words in text
+
+
+def test_cameras_of_which_nothing_came_meet_no_budget() -> None:
+    assert faults(totals(received=0, sent=0, incidents=0, found=0), CASES["quiet"]) == ["no byte came from the cameras"]

@@ -171,3 +171,15 @@ def test_a_shadow_says_its_cost_before_it_begins_and_is_refused_without_memory(
     bundle_store().put_in_force(manifest.ref)
     assert main(["models", "shadow", "vedette-nano@31"]) == 2
     assert "is in force" in capsys.readouterr().err
+
+
+def test_what_the_site_file_names_is_not_pruned(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    refs = [describe_network(OWN_MODEL, version) for version in ("1", "2", "3")]
+    for manifest, files in refs:
+        install_files(bundle_store(), manifest, files)
+    text = "detector: {model: vedette-nano@1}\ncameras: {gate: {url: 'rtsp://h/1', model: vedette-nano@2}}\n"
+    (folder / "other.yaml").write_text(text)
+    found = vedette(capsys, "prune", "--config", "other.yaml")
+    assert found["removed"] == ["vedette-nano@3"]
+    (folder / "site.yaml").write_text(text.replace("@1", "@2"))
+    assert vedette(capsys, "prune")["removed"] == ["vedette-nano@1"], "the site file here is read without a word"

@@ -154,6 +154,7 @@ def test_the_alerts_that_people_reviewed_decide(
     def call(function: str, values: Mapping[str, Any], cpu_s: float) -> Any:
         assert function == "try_settings"
         assert "hunter2" not in json.dumps(values)
+        assert values["every_alert"], "a share of a part of them would prove something else"
         totals = {"looks": 40}
         return {"models": ["a", "a"], "totals": [totals, totals], "unread": [], "alerts": pairs}
 

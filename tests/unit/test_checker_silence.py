@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks.chaos.checker import Promises, check, main, paid_elsewhere
 from benchmarks.chaos.history import HistoryEvent, write_history
+from benchmarks.chaos.verify import ChaosResult
 
 SEEDS = 1000
 DEADLINE_S = {"high": 60.0, "normal": 60.0, "low": 30.0}
@@ -123,3 +124,9 @@ def test_the_command_reads_a_file_and_tells(tmp_path: Path, capsys: pytest.Captu
     write_history(tmp_path / "twice.jsonl", [*history, applied])
     assert main([str(tmp_path / "twice.jsonl")]) == 1
     assert f"doubled: {applied.escalation}: a verdict was applied 2 times" in capsys.readouterr().out
+
+
+def test_a_run_that_raised_little_is_no_good_one() -> None:
+    assert ChaosResult(raised=1998, unsaid=2).never_raised(2000) == []
+    (found,) = ChaosResult(raised=0).never_raised(2000)
+    assert str(found) == "lost: alerts: 0 of 2000 alerts were raised before the time was over"

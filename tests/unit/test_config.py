@@ -72,6 +72,9 @@ def test_the_contract_of_the_design_page_loads() -> None:
             "zone `yard` is watched by rule `loiterer`, which could never report",
         ),
         ("severity: alert", "height_min: 1.5", 11, "less than or equal to 1"),
+        ("//127.0.0.1:4222", "//hub..example:4222", 14, "uplink.url: names no host, or a port that is none"),
+        ("uplink:", "notify: {a: {kind: webhook, url: 'http://h:99999/'}}\nuplink:", 14, "notify.a.url: the port is"),
+        ("uplink:", "escalation: {local_judge: {url: 'http://127.0.0.1:8O/'}}\nuplink:", 14, "url: the port is"),
         (
             "severity: alert",
             "height_min: 0.5, height_max: 0.4",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,8 @@ from appliance.base.clock import ManualClock
 from appliance.config import SiteConfig
 from appliance.core.core_settings import CoreDeps
 from appliance.store.arming import ArmingRow
-from appliance.types import HealthEvent, TrackedObject
-from tests.support.core_harness import CoreHarness, settings_of, site
+from appliance.types import HealthEvent, StreamHeader, TrackedObject
+from tests.support.core_harness import CoreHarness, make_core, settings_of, site
 
 
 @pytest.fixture
@@ -61,6 +62,40 @@ def test_a_camera_that_changed_ends_its_alert_and_follows_the_new_rules_on_the_s
         harness.examine((TrackedObject(track=2, label="person", score=0.9, box=(x, 0.2, x + 0.1, 0.6)),))
     assert harness.newest.id != first.id
     assert harness.newest.rules == ("right",)
+
+
+def test_what_is_in_view_when_settings_change_is_not_reported_again(harness: CoreHarness) -> None:
+    moving = {"rules": [{"name": "any", "kind": "enter", "zone": "yard", "at_start": "moving"}]}
+    reconfigure(harness, moving)
+    now = harness.clock.now()
+    harness.core.take(StreamHeader(camera="gate", clip="", model="m", size=(640, 480), run="r2", known_before=True))
+    standing = TrackedObject(track=7, label="person", score=0.9, box=(0.3, 0.2, 0.4, 0.6))
+    for _ in range(10):
+        harness.examine((standing,))
+    assert len(harness.alerts.page(limit=5)) == 1, "it came after the connection"
+    reconfigure(harness, moving | {"detect": {"fps": 4}})
+    for _ in range(10):
+        harness.examine((standing,))
+    assert [row.t_start > now for row in harness.alerts.page(limit=5)] == [True]
+    for step in range(10):
+        x = 0.3 + 0.05 * step
+        harness.examine((replace(standing, box=(x, 0.2, x + 0.1, 0.6)),))
+    assert len(harness.alerts.page(limit=5)) == 2, "it has moved off"
+
+
+def test_a_cooldown_goes_on_over_a_change_of_settings_and_a_restart(harness: CoreHarness) -> None:
+    rested = {"rules": [{**site().cameras["gate"].rules[0].model_dump(exclude_none=True), "cooldown_s": 60}]}
+    reconfigure(harness, rested)
+    first = harness.walk()
+    reconfigure(harness, rested | {"detect": {"fps": 4}})
+    assert harness.walk() == first
+    data = site().model_dump(mode="json")
+    data["cameras"]["gate"] |= rested
+    harness.core = make_core(SiteConfig.model_validate(data), harness.stores, harness.clock)
+    harness.core.take(StreamHeader(camera="gate", clip="", model="m", size=(640, 480), run="r2"))
+    assert harness.walk() == first
+    harness.clock.advance(60)
+    assert harness.walk() != first
 
 
 def test_a_camera_that_is_gone_takes_its_alert_and_its_faults_with_it(harness: CoreHarness) -> None:

@@ -229,6 +229,17 @@ def test_a_change_for_another_text_is_refused(settings: Fixture) -> None:
     assert settings.in_force[-1].alerts.merge_s == 3
 
 
+@pytest.mark.parametrize("added", ["alerts: {merge_s: 3}\n", "alerts: {merge_s: 3\n", "invented: 1\n"])
+def test_a_change_does_not_bring_an_edit_by_hand_into_force(settings: Fixture, added: str) -> None:
+    settings.path.write_text(SITE + added)
+    change = {"path": ["site", "name"], "value": "x"}
+    for path, more in (("", {}), ("/check", {}), ("/try", {"camera": "gate"})):
+        assert "changed by hand" in settings.post(path, change, status=422, **more)["detail"]
+    assert (settings.path.read_text(), settings.in_force) == (SITE + added, [])
+    settings.post("/versions/1/restore")
+    assert settings.path.read_text() == SITE
+
+
 def test_what_is_just_being_put_in_force_is_no_edit_by_hand(tmp_path: Path) -> None:
     (tmp_path / "site.yaml").write_text(SITE)
     seen: list[bool] = []

@@ -176,6 +176,10 @@ def test_a_broken_site_file_is_a_reason_to_make_one(planted: Planted, tmp_path: 
     files = unpacked(out.read_bytes())
     assert "odd_key" in files["site.yaml"]
     assert_without_secrets(files)
+    planted.path.write_bytes(b"\xff\xfe")
+    words[-1] = str(tmp_path / "e.zip")
+    assert main([*words, "--storage", str(planted.site.root)]) == 0
+    assert "not a text file" in unpacked((tmp_path / "e.zip").read_bytes())["site.yaml"]
 
 
 def test_a_part_is_bounded_and_one_that_cannot_be_had_says_why(tmp_path: Path) -> None:

@@ -15,8 +15,10 @@ from numpy.typing import NDArray
 from appliance.types import Detections
 from models import evaluate
 from models.evaluation import arithmetic, sets
-from models.evaluation.score import Judged
+from models.evaluation.score import Judged, figures
 from models.evaluation.sets import SetFault
+from models.train import index
+from tests.support.scripted_sources import clip
 
 FEMTO = "deimv2_hgnetv2_femto_coco_416.onnx"
 
@@ -222,6 +224,8 @@ def test_yolo_rows_may_be_boxes_or_polygons(tmp_path: Path) -> None:
     cv2.imwrite(str(tmp_path / "images" / "a.jpg"), np.zeros((100, 200, 3), np.uint8))
     (tmp_path / "labels" / "a.txt").write_text("0 0.5 0.5 0.2 0.4\n1 0.1 0.1 0.3 0.1 0.2 0.5\n")
     (tmp_path / "data.yaml").write_text("names: {0: person, 1: car}\n")
+    with (tmp_path / "labels" / "a.txt").open("a") as file:
+        file.write("\n")  # some tools end a file so
     (picture,) = sets.yolo(tmp_path, sets.yolo_names(tmp_path / "data.yaml"))
     assert picture.names == ("person", "car")
     assert np.allclose(picture.boxes, [[80, 30, 120, 70], [20, 10, 60, 50]])
@@ -241,3 +245,57 @@ def test_the_teacher_scores_on_pets_what_is_known_of_it(shared_data: Path, tmp_p
     person = json.loads(out.read_text())["classes"][0]
     assert person["boxes"] == 467
     assert person["ap50"] == pytest.approx(0.907, abs=0.006)
+
+
+def test_an_answer_on_what_has_no_name_counts_for_no_class() -> None:
+    """A statue, a mirror's picture: labelled so that finding them is no mistake."""
+    pytest.importorskip("pycocotools", reason="pycocotools comes with the extras `dev` and `train`")
+    truth = np.array([[0, 0, 10, 20.0], [50, 0, 60, 20.0]])
+    seen = Judged(truth, ("person", ""), np.array([False, True]), truth, ("person",) * 2, np.array([0.5, 0.9]))
+    (row,) = figures([seen], ["person"])
+    assert (row.boxes, row.ap50, row.precision, row.recall) == (1, pytest.approx(1.0), 1.0, 1.0)
+
+
+def test_regions_to_ignore_are_ignored_for_all_that_they_are_mistaken_for(tmp_path: Path) -> None:
+    cv2.imwrite(str(tmp_path / "a.png"), np.zeros((100, 200, 3), np.uint8))
+    any_class, car = index.Label(index.ANY, 0, 0, 0.5, 0.5), index.Label(2, 0.5, 0.5, 1, 1)
+    person = (index.Label(0, 0.2, 0.2, 0.3, 0.6),)
+    entry = index.Entry("a.png", "", "0" * 16, 200, 100, person, (any_class, car), "site", "val")
+    index.write(tmp_path, [entry])
+    (picture,) = sets.assembled(tmp_path, "val")
+    ignored = [name for name, crowd in zip(picture.names, picture.crowd, strict=True) if crowd]
+    assert ignored == [*index.CLASSES, "car", "bus", "truck"]
+    assert picture.names[0] == "person"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("1,1,10,10,20,20,1,1,1\n\n", ""),
+        ("1,1,10,10,20,20,1,1\n", r"gt\.txt, line 1: not a row of nine numbers"),
+        ("\n1,1,ten,10,20,20,1,1,1\n", r"gt\.txt, line 2: not a row of nine numbers"),
+    ],
+)
+def test_a_truth_with_a_torn_row_is_a_fault_and_an_empty_line_none(text: str, told: str, tmp_path: Path) -> None:
+    film, truth = clip(tmp_path / "a.mp4", 2, fps=5, gop=2), tmp_path / "gt.txt"
+    truth.write_text(text)
+    pictures = sets.mot(film, truth, {1: "person"}, 1, lambda width, height: (width, height))
+    if told:
+        with pytest.raises(SetFault, match=told):
+            next(pictures)
+    else:
+        assert [each.names for each in pictures] == [("person",), ()]
+
+
+@pytest.mark.parametrize(("every", "last", "told"), [(1, 6, False), (1, 7, True), (4, 8, False), (4, 9, True)])
+def test_a_film_that_is_shorter_than_its_truth_is_not_measured(
+    every: int, last: int, told: bool, tmp_path: Path
+) -> None:
+    film, truth = clip(tmp_path / "a.mp4", 6, fps=5, gop=2), tmp_path / "gt.txt"
+    truth.write_text(f"{last},1,10,10,20,20,1,1,1\n")
+    pictures = sets.mot(film, truth, {1: "person"}, every, lambda width, height: (width, height))
+    if told:
+        with pytest.raises(SetFault, match=rf"it has frame {last}, and .*a\.mp4 ends or breaks off"):
+            list(pictures)
+    else:
+        assert len(list(pictures)) == len(range(0, 6, every))

@@ -193,6 +193,11 @@ def test_every_reading_of_the_set_is_logged(
     assert first["ap50"] == again["ap50"]
     assert set(first["ap50"]) == {"stills, person", "stills, vehicle"}
     assert "stills, 32-64" in capsys.readouterr().out
+    other = folder / "older" / "new.onnx"
+    other.parent.mkdir()
+    other.write_bytes(b"other weights")
+    assert kinds.main([*command, str(other)]) == 0
+    assert f"| {network} | {other} |" in capsys.readouterr().out, "two files of one name are two networks"
 
 
 def test_the_line_of_a_networks_scores_is_found() -> None:

@@ -21,7 +21,7 @@ from appliance.detect import detector, hef_file
 from appliance.detect.letterbox import Letterbox
 from appliance.detect.network_detector import NetworkDetector
 from appliance.detect.onnx_runtime import OnnxRuntime
-from models import hailo_recipe, shapes
+from models import calibration, hailo_recipe, shapes
 from models.train import film
 from tests.support import hailo_files
 from tests.support import tiny_networks as tiny
@@ -154,6 +154,8 @@ def test_a_network_of_the_zoo_gets_images_and_notes(
     footage: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     clips = ["--clip", str(footage), "--every", "1", "--count", "64", "--arch", "hailo8"]
+    (tmp_path / "calibration").mkdir()
+    (tmp_path / "calibration" / "00070.png").write_bytes(b"of another site")
     assert hailo_recipe.main(["yolox_s_leaky", "--out", str(tmp_path), *clips]) == 0
     assert "the appliance wants yolox_s_leaky.hailo8.hef and its .json" in capsys.readouterr().out
     assert len(list((tmp_path / "calibration").glob("*.png"))) == 64
@@ -187,3 +189,9 @@ def test_a_file_that_is_not_of_ours_is_named_with_what_it_lacks(
     (tmp_path / "recipe.json").write_text("{}")
     assert hailo_recipe.main(["--check", str(tmp_path)]) == 2
     assert "recipe.json: it is no recipe of ours ('hef'): write it anew" in capsys.readouterr().out
+
+
+def test_a_long_film_gives_no_more_frames_than_memory_holds(footage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(calibration.clip_frames([footage], 7)) == 10
+    monkeypatch.setattr(calibration, "CLIP_FRAMES_MAX", 20)
+    assert len(calibration.clip_frames([footage], 1)) == 18, "each fourth of seventy"

@@ -53,6 +53,31 @@ def test_its_detector_hears_what_rules_want(tmp_path: Path) -> None:
     assert detector.wanted[-1] == {"car", "dog"}
 
 
+def test_a_network_that_comes_later_hears_what_rules_want_by_then(tmp_path: Path) -> None:
+    later = Told()
+    storage = config.StorageConfig.model_validate({"dir": str(tmp_path)})
+    there = {"enabled": True, "url": "rtsp://127.0.0.1:9/x", "record": False}
+    cameras = {"gate": config.CameraConfig.model_validate(section("person") | there)}
+    heard: list[object] = []
+    with open(os.devnull, "wb") as nowhere:
+        channel = IngestChannel(nowhere.fileno())
+        channel.put = heard.append  # type: ignore[method-assign,assignment]
+        made = IngestProcess(
+            config.IngestConfig(cameras=cameras, storage=storage),
+            NetworkTable({"": Told()}, {}),
+            Tracker,
+            channel,
+            ManualClock(),
+        )
+        made.configure({"gate": section("unicorn") | there})
+        made._tick()
+        made._networks._ready = "n1", NetworkTable({"": later}, {})
+        made._tick()
+    assert later.wanted == [frozenset({"unicorn"})]
+    warnings = [each.warning for each in heard if isinstance(each, IngestHealth)]
+    assert all("`unicorn`" in each for each in warnings), "and people hear of what it does not know"
+
+
 def test_a_detector_that_stands_in_is_a_health_event_and_a_warning(tmp_path: Path) -> None:
     class StandsIn(NumberReader):
         stands_in = "detector.backend auto on cuda did not come up, so the CPU stands in: no driver"

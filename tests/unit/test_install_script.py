@@ -156,6 +156,23 @@ def test_the_site_file_of_an_installation_is_one_that_vedette_takes(installed: M
     assert (site.dashboard.port, str(site.storage.dir), dict(site.cameras)) == (8080, "/var/lib/vedette", {})
 
 
+@pytest.mark.parametrize("name", ["42", "no"])
+def test_a_host_whose_name_yaml_takes_for_something_else_gives_the_site_its_name(machine: Machine, name: str) -> None:
+    from appliance import config
+
+    (machine.fakes / "uname").write_text(f"#!/bin/sh\necho {name}\n")
+    (machine.fakes / "uname").chmod(0o755)
+    assert machine.do("install", version="1.0")[0] == 0
+    assert config.load(machine.root / "etc/vedette/site.yaml").site.name == name
+
+
+def test_root_and_python_may_have_spaces_in_their_paths(tmp_path: Path) -> None:
+    machine = Machine(tmp_path / "a card")
+    machine.answer(v1_0="ready")
+    code, said = machine.do("install", "--python", str(machine.fakes / "python3"), version="1.0")
+    assert (code, machine.link("current")) == (0, "1.0"), said
+
+
 def test_an_upgrade_keeps_the_version_before_and_forgets_older_ones(installed: Machine) -> None:
     code, said = installed.do("upgrade", version="2.0")
     assert code == 0, said
@@ -235,6 +252,7 @@ def test_packages_of_the_distribution_are_asked_for_and_those_that_it_has_not_ar
             [["intel-media-va-driver", "ffmpeg"]] if asked else []
         )
         assert ("this distribution has no intel-opencl-icd" in done.stdout) == asked
+        assert done.stdout.count("apt-get update") == asked, "a fresh image has no list of packages"
 
 
 def test_where_a_camera_was_lost_before_serving_is_enough(installed: Machine) -> None:
@@ -425,6 +443,7 @@ def test_another_file_than_the_one_named_and_wrong_words_are_refused(machine: Ma
         ["--appliance", "abacus"],
         ["--wait", "soon"],
         ["--listen", "here"],
+        ["--listen", "8080"],
         ["--frm", "x"],
     ):
         code, said = machine.do("install", *words, version="1.0")

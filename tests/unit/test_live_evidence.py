@@ -162,3 +162,18 @@ def test_frames_of_a_candidate_leave_with_its_report(tmp_path: Path) -> None:
     assert not file_of(tmp_path / PROOFS, "night@0").exists()
     proofs.put(evidence(tmp_path / "x").report("night@x", -1.0, COST, COST))
     assert proofs.of("night@x", "live") is not None, "the clock was set back"
+
+
+@pytest.mark.parametrize("walkers", [0, 20])
+def test_many_parked_cars_on_many_cameras_count_once_an_hour(tmp_path: Path, walkers: int) -> None:
+    """Beside those who walk by, too: a car park must not decide a comparison."""
+    chance = random.Random(1)
+    parked = tuple(FoundObject("vehicle", 0.9, (0.1 * n, 0.7, 0.1 * n + 0.08, 0.9)) for n in range(10))
+    found = LiveEvidence(file_of(tmp_path, NETWORKS[1]), NETWORKS)
+    for number in range(64):
+        places = [(chance.uniform(0, 0.9), chance.uniform(0, 0.3)) for _ in range(walkers)]
+        people = tuple(FoundObject("person", 0.9, (x, y, x + 0.05, y + 0.2)) for x, y in places)
+        old = SurveyedFrame(1e9 + 5.0 * number, "day", 20.0, parked + people)
+        found.add(LiveFrame(f"cam{number % 8}", old, replace(old, objects=people)))
+    lost, seen = found.verdict(COST, COST).shares["kind vehicle"]
+    assert lost == seen == 80, "ten on each of eight cameras"

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from appliance import config
+from benchmarks.memory import watch
 
 # Each in a process of its own, as they run. Not of ours alone: a new version of a library may bring more with it.
 # 920 before pages and subjects of the API got modules of their own: 23 more files, no more code.
@@ -123,3 +124,10 @@ def test_each_name_of_the_configuration_is_found_where_types_are_told_it_is() ->
         assert getattr(config, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
         config.Nothing  # noqa: B018
+
+
+def test_an_appliance_that_ends_by_itself_meets_no_bar() -> None:
+    child = subprocess.Popen([sys.executable, "-c", "raise SystemExit(2)"])
+    assert child.wait() == 2
+    with pytest.raises(SystemExit, match="nothing was measured of core and ingest"):
+        watch(child, 10.0, "")

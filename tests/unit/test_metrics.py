@@ -295,6 +295,7 @@ vedette_hardware_decoder_failures_total{camera="gate"} 34
 vedette_packets_unrecorded_total{camera="gate"} 35
 vedette_camera_reconnects_total{camera="gate"} 36
 vedette_outbox_dropped_total{camera="gate"} 37
+vedette_outbox_dropped_total{camera="dock"} 0
 vedette_packets_skipped_total{camera="gate"} 1400
 vedette_frames_examined_total{camera="gate"} 80
 vedette_frames_unexamined_total{camera="gate"} 4

@@ -66,6 +66,17 @@ def test_a_cloud_over_the_whole_yard_is_no_movement() -> None:
     assert settled(MotionGate()).measure(plane(light=-25)).priority == 0.0
 
 
+def test_a_dark_corner_does_not_move_when_the_light_goes() -> None:
+    """It can get no darker than black."""
+    yard = plane()
+    yard[:, :40] = np.minimum(yard[:, :40], 15)
+    dusk = np.maximum(yard.astype(np.int16) - 40, 0).astype(np.uint8)
+    gate = MotionGate()
+    for _ in range(60):
+        gate.measure(yard)
+    assert [gate.measure(dusk).priority for _ in range(20)] == [0.0] * 20
+
+
 def test_no_place_can_be_taught_to_see_nothing() -> None:
     """A branch waves for a minute of looks; a person who comes to stand right there is still movement."""
     gate = MotionGate()

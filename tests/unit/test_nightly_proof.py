@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
 import sys
 from datetime import datetime
 from pathlib import Path
 
+from appliance.base.child_modules import PARENT
 from appliance.base.clock import ManualClock
 from appliance.bundle.bundle_store import BundleStore
 from appliance.bundle.manifest import BundleRef
@@ -91,3 +95,36 @@ def test_a_trial_ends_when_the_appliance_sheds_load(tmp_path: Path) -> None:
     night.shed = LoadShedding()
     night.proof.run_once()
     assert len(night.lines()) == 1, "not again in this night"
+
+
+def test_a_trial_does_not_outlive_a_core_that_is_killed(tmp_path: Path) -> None:
+    """Without systemd or a container around it nothing else would end the trial, which goes on beside the cameras."""
+    trial, noted = tmp_path / "trial.py", tmp_path / "pid"
+    trial.write_text(
+        "import os, pathlib, time\nfrom appliance.base.child_modules import end_with_parent\nend_with_parent()\n"
+        f"pathlib.Path({str(noted)!r}).write_text(str(os.getpid()))\ntime.sleep(600)\n"
+    )
+    core = (
+        "import sys, time\nfrom pathlib import Path\n"
+        "from appliance.canary.nightly_candidates import NightlyProof\n"
+        f"proof = NightlyProof(Path('.'), Path('site.yaml'), None, None, None, (sys.executable, {str(trial)!r}))\n"
+        "proof._start(('models', 'prove'))\ntime.sleep(600)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", core]) as parent:
+        until(lambda: noted.exists() and noted.read_text(), 60)
+        parent.send_signal(signal.SIGKILL)
+    until(lambda: not is_running(int(noted.read_text())))
+
+
+def is_running(pid: int) -> bool:
+    """A process that was killed, and that nobody has reaped yet, is not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_the_command_ends_at_once_where_who_started_it_is_gone() -> None:
+    gone = {**os.environ, PARENT: "1"}  # another process than the one that starts it here
+    done = subprocess.run([sys.executable, "-m", "appliance", "--help"], env=gone, capture_output=True, check=False)
+    assert (done.returncode, done.stdout) == (1, b"")

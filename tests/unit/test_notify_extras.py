@@ -7,6 +7,7 @@ import base64
 import hashlib
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +20,18 @@ from appliance.config import AppriseTarget, CameraConfig, NtfyTarget, SiteConfig
 from appliance.evidence.privacy import PrivacyRules, ShareableStills
 from appliance.media.recording_reader import READ_DIRECTLY
 from appliance.notify.apprise_sender import AppriseSender
-from appliance.notify.delivery import STILL_WAIT_S, TargetSender
+from appliance.notify.delivery import STILL_WAIT_S, TargetSender, UnstoredAlert
 from appliance.notify.http_sender import request_for
-from appliance.notify.message import AlertFinding, NotificationMessage
+from appliance.notify.message import AlertFinding, NotificationMessage, SendResult
 from appliance.rules.schedule import armed_at
 from appliance.store.audit import AuditStore
 from appliance.store.boxes import BoxStore
 from appliance.store.evidence import EvidenceStore
 from appliance.store.rows import AlertDetail, EvidenceRow
-from appliance.types import HealthEvent
+from appliance.types import AlertChange, HealthEvent
 from tests.servers.receiver import Receiver
 from tests.support.notification_site import NotifyingSite, hook, notifying
-from tests.support.sample_rows import T0
+from tests.support.sample_rows import T0, opened
 from tests.support.waiting import until
 from tests.unit.test_notify_delivery import ScriptedSender, go
 
@@ -158,6 +159,64 @@ def test_in_quiet_hours_only_what_is_urgent_is_told(site: Callable[..., Notifyin
     assert way.sent == ["a2", "a3"]
 
 
+def test_an_alert_that_grows_urgent_in_quiet_hours_is_told(site: Callable[..., NotifyingSite]) -> None:
+    made, way = site(quiet_hours={"hours": ["00:00-01:00"]}, urgent=["alert"]), ScriptedSender()
+    quiet(made)
+    sender = sender_of(made, way)
+    made.alert()  # a warning
+    go(sender)
+    made.alert()  # the same once more
+    go(sender)
+    assert (way.sent, made.notice().state, sender.status.quiet) == ([], "quiet", 1)
+    made.escalate()
+    go(sender)
+    assert (way.sent, made.notice().state) == (["a1"], "told")
+
+
+def test_an_alert_of_which_nobody_wanted_to_be_told_is_told_when_it_grows_graver(
+    site: Callable[..., NotifyingSite],
+) -> None:
+    """As where the only browser of a push target takes severity alert alone."""
+    made = site()
+    way = ScriptedSender(SendResult(ok=False, refused=True, error="Nobody wants to be told of it at this hour"))
+    sender = sender_of(made, way)
+    made.alert()
+    go(sender)
+    assert made.notice().state == "given_up"
+    made.escalate()
+    go(sender)
+    assert (way.sent, made.notice().state) == (["a1", "a1"], "told")
+
+
+def test_a_further_rule_ends_the_silence_of_a_snoozed_one(site: Callable[..., NotifyingSite]) -> None:
+    made, way = site(), ScriptedSender()
+    made.more["quiet_reason"] = lambda target, camera, rules: "snoozed" if set(rules) <= {"intruder"} else ""
+    sender = sender_of(made, way)
+    made.alert()
+    go(sender)
+    assert made.notice().state == "quiet"
+    before = opened("a1", t=T0)
+    assert before.event is not None
+    more = replace(before.event, rule="tailgate", t=T0 + 1)
+    made.write(AlertChange("extended", replace(before.alert, rules=("intruder", "tailgate")), more))
+    go(sender)
+    assert (way.sent, made.notice().state) == (["a1"], "told")
+
+
+def test_an_alert_that_is_not_stored_waits_for_nobody_but_heeds_quiet_hours(site: Callable[..., NotifyingSite]) -> None:
+    """With a full disk at night a warning is no more urgent than on any other night."""
+    made, way = site(quiet_hours={"hours": ["00:00-01:00"]}, urgent=["alert"]), ScriptedSender()
+    quiet(made)
+    sender = sender_of(made, way)
+    for name, severity in (("a1", "warning"), ("a2", "alert")):
+        change = opened(name, t=T0)
+        change = replace(change, alert=replace(change.alert, severity=severity))
+        (notice,) = made.planner.plan(change, T0)
+        sender.send_unstored(UnstoredAlert(notice, change, "the disk is full"))
+    go(sender)
+    assert way.sent == ["a2"]
+
+
 def test_a_fault_waits_for_the_end_of_quiet_hours(site: Callable[..., NotifyingSite]) -> None:
     made, way = site(quiet_hours={"hours": ["00:00-01:00"]}, health=["moved"]), ScriptedSender()
     quiet(made)
@@ -168,6 +227,23 @@ def test_a_fault_waits_for_the_end_of_quiet_hours(site: Callable[..., NotifyingS
     made.clock.advance(3600)
     go(sender)
     assert way.sent == [""]
+
+
+def test_a_fault_that_lasts_is_not_told_again_with_other_settings(tmp_path: Path) -> None:
+    with Receiver() as phone, notifying(tmp_path, phone=hook(phone.url, health=["moved"])) as made:
+        fault = HealthEvent(camera="yard", id="h1", kind="moved", t=T0, t_start=T0, reason="it was turned")
+        made.health.put(fault)
+        until(lambda: len(phone.taken) == 1)
+        before = made.notifier
+        made.stop()
+        made.start(before)
+        made.alert()
+        until(lambda: len(phone.taken) == 2)
+        made.health.put(replace(fault, t=T0 + 9, t_end=T0 + 9))
+        made.pass_time(99)
+        until(lambda: len(phone.taken) == 3)
+        assert [each.body["type"] for each in phone.taken] == ["health", "alert", "health"]
+        assert [each.body["over"] for each in phone.taken] == [False, False, True]
 
 
 def test_a_snooze_is_of_what_was_snoozed_and_says_why(site: Callable[..., NotifyingSite]) -> None:

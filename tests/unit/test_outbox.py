@@ -21,7 +21,7 @@ from appliance.store.rows import EscalationRow, EvidenceRow, MediaRow
 from appliance.types import Alert, AlertChange, Event, Severity
 from appliance.uplink.jetstream_publisher import chunk_message, read_chunk
 from appliance.uplink.outbox import Outbox, OutboxQuota
-from appliance.uplink.rate_limiter import ttl_s
+from appliance.uplink.send_limits import ttl_s
 from appliance.uplink.send_queue import TUNING, SendQueue
 from tests.servers.site import ref_of
 

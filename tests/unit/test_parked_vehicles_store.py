@@ -13,7 +13,13 @@ import pytest
 
 from appliance.base.clock import ManualClock
 from appliance.track.parked_vehicle_file import RENEW_EVERY_S, WRITE_EVERY_S, ParkedVehiclesStore
-from appliance.track.stationary_objects import STATIONARY_MAX, StationaryObject, normalised_patch, patch_correlation
+from appliance.track.stationary_objects import (
+    FORGET_S,
+    STATIONARY_MAX,
+    StationaryObject,
+    normalised_patch,
+    patch_correlation,
+)
 
 
 def place(x: float = 0.2, t: float = 1_700_000_000.0) -> StationaryObject:
@@ -39,6 +45,21 @@ def test_what_was_parked_is_known_after_a_restart(tmp_path: Path) -> None:
     assert known.patch is not None
     assert was is not None
     assert patch_correlation(known.patch, was) > 0.999
+
+
+def test_places_of_the_day_before_yesterday_say_nothing_of_what_stands_there_now(tmp_path: Path) -> None:
+    clock = ManualClock()
+    before = ParkedVehiclesStore(tmp_path, "gate", clock)
+    assert not before.objects.knows(clock.now())
+    before.objects.park(place(t=clock.now()))
+    before.close()
+    clock.advance(FORGET_S)
+    assert ParkedVehiclesStore(tmp_path, "gate", clock).objects.knows(clock.now())
+    clock.advance(1)
+    after = ParkedVehiclesStore(tmp_path, "gate", clock).objects
+    assert not after.knows(clock.now())
+    after.forget(clock.now())
+    assert len(after) == 0, "the tracker does not know them either"
 
 
 def test_a_class_with_a_sentence_for_a_name_does_not_end_the_process(tmp_path: Path) -> None:

@@ -190,6 +190,31 @@ def test_after_a_failure_only_those_that_lack_it_are_sent_it(site: Site) -> None
     assert [each.path for each in site.service.pushed] == ["/send/a", "/send/b", "/send/b"]
 
 
+def test_a_browser_that_subscribed_to_another_key_delays_no_other(site: Site) -> None:
+    """After a restore the appliance has another key, and services answer 403 for each browser of before, for ever."""
+    site.subscribe("before")
+    site.subscribe("phone")
+    site.service.statuses["/send/before"] = 403
+    assert site.send().ok
+    assert [each.path for each in site.service.pushed] == ["/send/before", "/send/phone"]
+
+
+def test_a_key_that_every_service_refuses_is_a_failure_of_the_target(site: Site) -> None:
+    site.subscribe("phone")
+    site.service.statuses["/send/phone"] = 403
+    result = site.send()
+    assert (result.ok, result.refused, result.status) == (False, False, 403)
+
+
+def test_a_message_that_one_browser_took_may_have_arrived_and_the_next_does_not_wait_long(site: Site) -> None:
+    site.subscribe("a")
+    site.subscribe("b")
+    site.service.statuses["/send/b"] = 429
+    result = site.send()
+    assert (result.ok, result.maybe) == (False, True)
+    assert result.status is None, "as a target that is away: it is tried again within half a minute"
+
+
 def test_a_browser_hears_only_of_cameras_its_person_may_see(site: Site) -> None:
     users = UserStore(site.db)
     users.add(UserRow(name="anna", role="admin", cameras=None, password="x"))

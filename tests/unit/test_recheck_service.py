@@ -196,6 +196,15 @@ def test_an_alert_is_rechecked_once_at_moments_spread_over_its_life(core: CoreSi
     assert (detail.alert.verdict, detail.alert.edge_confidence) == (None, pytest.approx(0.9, abs=0.1))
 
 
+def test_who_walked_out_of_the_picture_before_the_rule_fired_is_rechecked_where_he_was_seen(core: CoreSide) -> None:
+    alert_of(core.db, T0, gone_s=3.2)
+    core.second()
+    (order,) = core.commands
+    seen = [T0 + frame / FPS for frame in walk()]
+    assert len(order.glimpses) == 4
+    assert all(min(seen) <= glimpse.t <= max(seen) for glimpse in order.glimpses)
+
+
 def test_the_most_severe_comes_first_and_at_most_so_many_a_minute(tmp_path: Path) -> None:
     core = CoreSide(tmp_path, RecheckConfig(per_minute=2))
     alert_of(core.db, T0, "mild", track=1, severity="info")

@@ -43,6 +43,18 @@ def explained(
     return explainer.explanation, plan
 
 
+def test_an_entry_that_was_doubtful_until_the_rule_went_off_is_explained_by_that() -> None:
+    plan = camera(ENTER)
+    pipeline = Pipeline("gate", plan, AlertsConfig(), local_time=lambda t: (0, 12 * 60))
+    explainer = SpanExplainer(plan, pipeline, (0.0, 100.0))
+    explainer.begin(header())
+    for index in range(12):
+        doubtful = look(0.2 * index, person(IN if index else OUT, score=0.4 if index < 6 else 0.9))
+        explainer.feed(doubtful, off=frozenset() if index < 6 else frozenset({"r"}))
+    (found,) = explainer.explanation.tracks
+    assert [each.stage for each in found.spans] == ["place", "settling", "score", "disarmed"]
+
+
 @pytest.mark.parametrize(
     ("stage", "words", "feet", "rule", "more"),
     [

@@ -178,6 +178,16 @@ class TestSchedule:
         assert fired(made.feed, inferences([IN, IN], t=1.2)) == [], "who came meanwhile did not come when it was armed"
         assert fired(made.feed, inferences([OUT, OUT, OUT, IN, IN], t=1.6)) != []
 
+    @pytest.mark.parametrize("kind", ["schedule", "pause"])
+    def test_an_entry_that_was_doubtful_until_the_rule_went_off_does_not_fire(self, kind: str) -> None:
+        schedule = {"schedule": {"hours": ["22:00-06:00"]}} if kind == "schedule" else {}
+        made = engine({**INTRUDER, **schedule}, local_time=lambda t: (0, 22 * 60 if t < 1 else 6 * 60))
+        frames = [look(0.2 * index, person(IN if index else OUT, score=0.4)) for index in range(5)]
+        assert fired(made.feed, frames) == []
+        off = {"intruder"} if kind == "pause" else set[str]()
+        assert fired(lambda each: made.feed(each, off=off), inferences([IN] * 9, t=1.0, score=0.9)) == []
+        assert fired(made.feed, inferences([IN] * 9, t=3.0, score=0.9)) == [], "nor afterwards"
+
     def test_without_a_wall_clock_every_rule_is_armed(self) -> None:
         rule = {**INTRUDER, "schedule": {"hours": ["03:00-03:01"]}}
         assert fired(engine(rule).feed, inferences([IN, IN])) == [("intruder", 0.2)]

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import appliance.dashboard  # noqa: F401 - adds its folder
 from appliance.web import folders
 
 ROOT = Path(__file__).parents[2]

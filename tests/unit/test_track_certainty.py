@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from appliance.base.errors import ModelError
@@ -13,7 +14,8 @@ from appliance.detect import model_files
 from appliance.detect.model_files import REFERENCE, lines_from_metadata, to_common_scale
 from appliance.rules.certainty import TrackCertainty, calibrated
 from appliance.rules.engine import RulesEngine
-from appliance.types import Box, FrameBoxes
+from appliance.track.tracker import Tracker
+from appliance.types import Box, Detections, Event, FrameBoxes
 from tests.support.sample_tracks import camera, fired, header, look, person
 
 INTRUDER = {"name": "intruder", "kind": "enter", "zone": "yard", "at_start": "report"}
@@ -68,6 +70,22 @@ class TestTrack:
 
     def test_a_long_doubt_is_overcome_by_some_good_looks(self) -> None:
         assert value([0.15] * 100 + [0.6] * 6, step=0.05) > 0.5
+
+    def test_one_strong_look_does_not_convince_because_the_tracker_repeats_it(self) -> None:
+        """Somebody walks elsewhere: only that part of the picture is examined, and what is at rest is repeated."""
+        made, tracker = RulesEngine("gate", camera(INTRUDER)), Tracker(("person",))
+        made.feed(header())
+        events: list[Event] = []
+        for index, score in enumerate([0.55, *[0.42] * 14, 0.62, *[None] * 30]):
+            x = 0.6 + 0.001 * (index % 3)  # boxes of what stands breathe
+            found, parts = Detections.empty(), [(0.0, 0.0, 0.4, 1.0)]
+            if score is not None:
+                box, parts = np.array([[x, 0.5, x + 0.05, 0.7]], np.float32), []
+                found = Detections(box, np.array([score], np.float32), np.zeros(1, np.int32))
+            objects = tracker.update(found, 0.2 * index, (), parts)
+            events += made.feed(look(0.2 * index, *objects))
+        assert [each.score for each in objects] == [0.62]
+        assert events == []
 
     def test_the_event_carries_it(self) -> None:
         made = RulesEngine("gate", camera(INTRUDER))

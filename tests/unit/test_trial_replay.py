@@ -16,6 +16,7 @@ from appliance.base.errors import SourceError
 from appliance.config import SiteConfig
 from appliance.detect.network_detector import NetworkDetector
 from appliance.explain.recording_tasks import TRIAL_TASK, TrialSetup, TrialSpan, TrialTask, without_secrets
+from appliance.replay import trial_replay
 from appliance.replay.trial_replay import settings_compared
 from appliance.types import Detections
 from tests.support.dashboard_site import Site
@@ -46,12 +47,15 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     site.close()
 
 
-def compared(site: Site, then: SiteConfig, *spans: tuple[float, float]) -> tuple[dict[str, Any], list[float]]:
+def compared(
+    site: Site, then: SiteConfig, *spans: tuple[float, float], every_alert: bool = False
+) -> tuple[dict[str, Any], list[float]]:
     found = [
         TrialSpan(t0, t1, tuple(site.segments.covering("gate", t0, t1)), (), MONDAY_NOON) for t0, t1 in spans
     ]  # fmt: skip
     setups = [TrialSetup(without_secrets(each.for_decisions(), "gate", site.root)) for each in (plan(), then)]
-    told = json.loads(TRIAL_TASK.dump_json(TrialTask(str(site.root), "gate", tuple(found), setups[0], setups[1])))
+    task = TrialTask(str(site.root), "gate", tuple(found), setups[0], setups[1], every_alert=every_alert)
+    told = json.loads(TRIAL_TASK.dump_json(task))
     assert "hunter2" not in json.dumps(told)
     steps, shares = settings_compared(TRIAL_TASK.validate_python(told)), []
     while True:
@@ -106,3 +110,14 @@ def test_the_same_settings_find_the_same(recorded: Site) -> None:
 def test_a_recording_that_is_gone_is_said(recorded: Site) -> None:
     with pytest.raises(SourceError, match="holds no picture of the time asked for"):
         compared(recorded, plan(), (T0 + 500, T0 + 510))
+
+
+def test_a_page_lists_some_alerts_and_a_trial_that_counts_them_all(
+    recorded: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Alerts that both raise come last: without them the share of new ones would be too large."""
+    monkeypatch.setattr(trial_replay, "LISTED_MAX", 0)
+    page, _ = compared(recorded, plan(), (T0 + 6, T0 + 8.5))
+    assert (page["alerts"], page["left_out"]["alerts"]) == ([], 1)
+    trial, _ = compared(recorded, plan(), (T0 + 6, T0 + 8.5), every_alert=True)
+    assert ([each["change"] for each in trial["alerts"]], trial["left_out"]["alerts"]) == (["same"], 0)

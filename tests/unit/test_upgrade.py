@@ -106,6 +106,22 @@ def test_a_site_file_with_keys_of_the_newer_version_goes_aside(site: Path) -> No
     assert "depot-8" in site.read_text()
 
 
+def test_a_site_file_goes_aside_though_an_address_stands_in_its_secrets(site: Path) -> None:
+    """As the dashboard writes a target of apprise."""
+    chat = "notify: {chat: {kind: apprise, url: '${NOTIFY_CHAT_URL}'}}\n"
+    site.write_text(site.read_text() + chat)
+    site.with_suffix(".secrets").write_text("NOTIFY_CHAT_URL=discord://1/2\n")
+    before = site.read_text()
+    kept = upgrade.keep(site, "2.0")
+    assert kept is not None
+    site.write_text(before + "invented: {by: 2.0}\n")
+    site.with_suffix(".secrets").write_text("broken\n")
+    assert upgrade.put_back(site, kept) == [], "nobody knows whether the older one would be taken"
+    site.with_suffix(".secrets").write_text("NOTIFY_CHAT_URL=discord://1/2\n")
+    assert len(upgrade.put_back(site, kept)) == 1
+    assert site.read_text() == before
+
+
 def test_nothing_is_kept_under_a_running_appliance_and_two_are_kept_of_many(site: Path) -> None:
     running = Database(site.parent / "data" / "vedette.db", ManualClock())
     with pytest.raises(StoreInUse):

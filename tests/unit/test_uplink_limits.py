@@ -13,8 +13,7 @@ from appliance.broker.nats_connection import LinkState
 from appliance.config import UplinkConfig
 from appliance.store.database import Database
 from appliance.store.meter import Meter, Metric, MetricName
-from appliance.uplink.cloud_breaker import PROBE_FIRST_S, CloudBreaker
-from appliance.uplink.rate_limiter import DailyCap, RateLimiter, TokenBucket, TrafficCounter
+from appliance.uplink.send_limits import PROBE_FIRST_S, CloudBreaker, DailyCap, RateLimiter, TokenBucket, TrafficCounter
 
 MESSAGE = 5000
 

@@ -243,3 +243,15 @@ def test_half_a_network_is_not_quantised_again(seen: list[NDArray[np.uint8]], tm
         variants.make_variant(half, tmp_path / "int8.onnx", "int8", seen)
     with pytest.raises(NotExportable, match="need frames"):
         variants.make_variant(SOURCE, tmp_path / "int8.onnx", "int8")
+
+
+def test_a_network_whose_nodes_have_no_names_becomes_integer_all_the_same(
+    seen: list[NDArray[np.uint8]], tmp_path: Path
+) -> None:
+    """The quantizer leaves out nodes by name: `` for the first convolution would be all of them."""
+    network = shapes.fix(onnx.load(str(SOURCE)), 64, 64)
+    for node in network.graph.node:
+        node.name = ""
+    onnx.save(network, str(tmp_path / "unnamed.onnx"))
+    found = list(convolutions(variants.make_variant(tmp_path / "unnamed.onnx", tmp_path / "8.onnx", "int8", seen[:1])))
+    assert sum(integer for _, integer in found) > len(found) / 2

@@ -13,6 +13,7 @@ from appliance.base.clock import SystemClock
 from appliance.broker.nats_link import NatsLink
 from appliance.types import JudgeKind
 from cloud_worker.config import RedetectEngine, WorkerConfig
+from cloud_worker.dead_letter_store import KINDS
 from cloud_worker.judge import Judge
 from cloud_worker.metrics import OTHER, SERIES_MAX, WorkerCounts, WorkerMetrics
 from cloud_worker.worker import Worker
@@ -131,6 +132,12 @@ def test_a_verdict_is_counted_by_the_versions_of_both_sides() -> None:
     assert 'decision="rejected",edge_model="yolo-s",engine="openai",model="vlm",prompt="p.1"} 1.0' in text
     assert 'vedette_worker_tokens_total{kind="in"} 1624.0' in text
     assert "vedette_worker_second_looks_total 2.0" in text
+
+
+def test_dead_letters_of_every_kind_are_counted_from_zero() -> None:
+    """To Prometheus the step from no series to 1 is no increase: VedetteDeadLetters would not hear of the first one."""
+    text = WorkerMetrics().text().decode()
+    assert all(f'vedette_worker_dead_letters_total{{kind="{kind}"}} 0.0' in text for kind in KINDS)
 
 
 def test_the_hit_rate_of_the_prefix_cache_is_what_the_server_counted() -> None:

@@ -13,8 +13,14 @@ async function subscribe(button) {
 		const address = LOCAL.includes(location.hostname) ? "" : location.origin;
 		known = await post("/api/v1/push/target", { public_url: address });
 	}
-	const worker = await navigator.serviceWorker.ready;
-	const subscription = await worker.pushManager.subscribe({ userVisibleOnly: true, applicationServerKey: known.key });
+	const { pushManager } = await navigator.serviceWorker.ready;
+	const how = { userVisibleOnly: true, applicationServerKey: known.key };
+	// A subscription to another key, of before a restore on another machine, stands in the way.
+	const subscription = await pushManager.subscribe(how).catch(async error => {
+		if (error.name !== "InvalidStateError") throw error;
+		await (await pushManager.getSubscription())?.unsubscribe();
+		return pushManager.subscribe(how);
+	});
 	const { endpoint, keys } = subscription.toJSON();
 	const label = navigator.userAgent.match(/(Firefox|Edg|Chrome|Safari)\/\d+/)?.[0] || "";
 	const { browsers } = await post("/api/v1/push", { endpoint, ...keys, label: `${label} ${navigator.platform}`.trim() });

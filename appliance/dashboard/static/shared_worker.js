@@ -130,7 +130,12 @@ const acts = {
 		follower.live.delete(key);
 		shrink();
 	},
-	here() {}
+	// A window that was silent for too long, as its computer slept, was dropped (back) and does not know it.
+	here(follower, { back }) {
+		if (!back) return;
+		if (follower.since !== null) follower.port.postMessage({ events: "over" });
+		for (const group of Object.values(groups)) group.update(false);
+	}
 };
 
 addEventListener("connect", (/** @type {any} */ event) => {
@@ -138,9 +143,10 @@ addEventListener("connect", (/** @type {any} */ event) => {
 	/** @type {Follower} */
 	const follower = { port, seenAt: Date.now(), since: null, live: new Map() };
 	port.onmessage = ({ data }) => {
+		const back = !followers.has(follower);
 		follower.seenAt = Date.now();
 		followers.add(follower);
-		acts[data.do](follower, data);
+		acts[data.do](follower, { ...data, back });
 	};
 });
 setInterval(() => {
