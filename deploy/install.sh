@@ -536,7 +536,7 @@ main() {
   [ "$systemctl" != unset ] || { systemctl=$([ -n "$root" ] || echo systemctl); needs_systemd=$systemctl; }
   [ -n "$start" ] || systemctl='' needs_systemd=''
   case $wait_s in *[!0-9]* | '') die '--wait wants whole seconds' ;; esac
-  case $listen in *:*[!0-9]* | *[!0-9a-fA-F.:]* | *: | [!0-9a-fA-F:]*) die '--listen wants ADDRESS:PORT' ;; *:*) ;; *) listen=$listen:8080 ;; esac
+  case $listen in *:*[!0-9]* | *[!0-9a-fA-F.:]* | *: | [!0-9a-fA-F:]*) die '--listen wants ADDRESS:PORT' ;; *:*) ;; *.*) listen=$listen:8080 ;; *) die '--listen wants ADDRESS:PORT' ;; esac
   opt=$root/opt/vedette site=$root/etc/vedette/site.yaml machine=$(uname -m)
   choices
   work=$(mktemp -d)

@@ -157,13 +157,13 @@ Keep changed settings, or another prompt or model of verdicts, and have a runnin
 they are better or worse than what is in force (docs/canary.md). The alerts that people reviewed decide. The page
 /proofs shows the outcome. Nothing is put in force by itself.
 
-  vedette candidate strict --set detector.score_min=0.6 --set cameras.gate.rules.intruder.score_min=
-  vedette candidate judge2 --set escalation.local_judge.model=qwen3-vl-8b
-  vedette candidate words --cassettes now.jsonl new.jsonl
-  vedette candidate                           # what waits, and its last outcome
-  vedette candidate strict --now              # try it at once
-  vedette candidate strict --use              # write the change into the site file, and wait no more
-  vedette candidate strict --off              # wait no more
+  vedette candidate strict --set detector.score_min=0.6 --set cameras.gate.rules.door.score_min= --config site.yaml
+  vedette candidate judge2 --set escalation.local_judge.model=qwen3-vl-8b --config site.yaml
+  vedette candidate words --cassettes now.jsonl new.jsonl --config site.yaml
+  vedette candidate --config site.yaml                # what waits, and its last outcome
+  vedette candidate strict --now --config site.yaml   # try it at once
+  vedette candidate strict --use --config site.yaml   # write the change into the site file, and wait no more
+  vedette candidate strict --off --config site.yaml   # wait no more
 
 A key without a value is taken out of the site file. A cassette holds answers of a judge (docs/replay.md).
 

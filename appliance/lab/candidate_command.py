@@ -111,7 +111,7 @@ def _keep(site_file: Path, store: CandidateStore, options: CandidateOptions) -> 
         return 0
     if diff:
         print(diff)
-    print(f"{options.name}: tried each night until it is better or worse, or at once: vedette candidate NAME --now")
+    print(f"{options.name}: tried each night until it is better or worse, or at once with --now")
     return 0
 
 

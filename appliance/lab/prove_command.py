@@ -10,7 +10,7 @@ from typing import Any
 from appliance.base.child_modules import JOB_FUNCTIONS
 from appliance.base.clock import SystemClock
 from appliance.base.detector_config import DetectorConfig
-from appliance.base.errors import DetectorError, ModelError, SourceError, UsageError
+from appliance.base.errors import DetectorError, ModelError, PreconditionError, SourceError, UsageError
 from appliance.bundle.manifest import BundleRef
 from appliance.canary.frame_survey import FootageFile
 from appliance.canary.judge import Judgement
@@ -63,7 +63,7 @@ def prove_command(
 def trial_of(site: IngestConfig, candidate: str, cameras: Sequence[str], hours: float) -> tuple[TrialPlan, JobCall]:
     """Return the trial of a network on the last hours and the kept scenarios, and what runs its jobs.
 
-    Raise UsageError: there is no such camera; ModelError; SourceError: nothing is recorded.
+    Raise UsageError: there is no such camera; ModelError; PreconditionError: nothing is recorded.
     """
     unknown = set(cameras) - site.cameras.keys()
     if unknown:
@@ -80,7 +80,7 @@ def trial_of(site: IngestConfig, candidate: str, cameras: Sequence[str], hours: 
     pieces = (_footage(archive, name, hours, settings[named[name]]) for name in cameras)
     footage = tuple(each for each in pieces if each is not None)
     if not footage:
-        raise SourceError(f"nothing is recorded of the last {hours:g} hours in {root}")
+        raise PreconditionError(f"nothing is recorded of the last {hours:g} hours in {root}")
     scenarios = kept_scenarios(root, cameras=None)
     # The child that tries them has no environment, and would look for no bundle of this user.
     plan = TrialPlan(candidate, now, settings[candidate], footage, scenarios, model_folder=str(pull_folder()))

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -128,16 +130,19 @@ class SiteEditor:
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Write `text` to `path` atomically, with the rights of the file before; a new one is its owner's alone.
+    """Write `text` to `path` atomically, with owner and rights of the file before; a new one is its owner's alone.
 
     Raises DiskWriteError with the remedy.
     """
     temporary = temporary_path(path)
     try:
-        mode = path.stat().st_mode & 0o777 if path.exists() else 0o600
+        before = path.stat() if path.exists() else None
         temporary.touch(mode=0o600)
         temporary.write_text(text, encoding="utf-8")
-        temporary.chmod(mode)
+        if before is not None:
+            with suppress(PermissionError):  # root may give it back to the service's user, others need not
+                os.chown(temporary, before.st_uid, before.st_gid)
+        temporary.chmod(before.st_mode & 0o777 if before else 0o600)
     except OSError as error:
         discard_temporary(temporary)
         raise DiskWriteError(

@@ -34,6 +34,7 @@ from appliance.canary.opponent import opponent
 from appliance.canary.paired_frames import SurveyedFrame
 from appliance.canary.proof_store import ProofReport, ProofStore, apply_outcome
 from appliance.canary.trial import CameraFootage, CandidateTrial, TrialPlan
+from appliance.cli import main
 from appliance.config import SiteConfig
 from appliance.core import ingest_supervisor
 from appliance.core.ingest_supervisor import DEATHS_MAX, IngestSupervisor
@@ -332,6 +333,17 @@ class Deaths:
     def take(self, message: Any) -> None: ...
 
     def lost(self, reason: str) -> None: ...
+
+
+def test_with_nothing_recorded_there_is_nothing_to_try_a_network_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Site(tmp_path, ManualClock(1_700_000_000.0)).close()
+    file = tmp_path / "site.yaml"
+    file.write_text(f"storage: {{dir: {tmp_path}}}\ncameras: {{gate: {{url: 'rtsp://192.168.1.20/main'}}}}\n")
+    for words in (["advise", "--network", "vedette-nano"], ["models", "prove", "vedette-nano"]):
+        assert main([*words, "--config", str(file)]) == 2, "1 is for a network that is not better"
+        assert "nothing is recorded" in capsys.readouterr().err
 
 
 @pytest.mark.thorough

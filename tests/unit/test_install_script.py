@@ -443,6 +443,7 @@ def test_another_file_than_the_one_named_and_wrong_words_are_refused(machine: Ma
         ["--appliance", "abacus"],
         ["--wait", "soon"],
         ["--listen", "here"],
+        ["--listen", "8080"],
         ["--frm", "x"],
     ):
         code, said = machine.do("install", *words, version="1.0")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from appliance.cli import COMMANDS, main
-from appliance.cli.command_table import build_parser
+from appliance.cli.command_table import Command, build_parser
 from cloud_worker.__main__ import main as worker_main
 
 ROOT = Path(__file__).parents[2]
@@ -47,8 +47,16 @@ def lines_of(page: str) -> Iterator[Line]:
                 yield Line(page, tuple(words), text.strip())
 
 
+def examples_of(command: Command) -> Iterator[Line]:
+    """The lines of a command's help that run `vedette`, each up to a pipe."""
+    for text in re.findall(r"^ +(?:\S.* \| )?(vedette .*)$", command.text, re.MULTILINE):
+        words = shlex.split(re.split(r" (?:\||>|&&) ", text)[0], comments=True)
+        yield Line(f"vedette {command.name} --help", tuple(words), text)
+
+
 ALL = [line for page in PAGES for line in lines_of(page)]
 VEDETTE = [line for line in ALL if line.words[0] == "vedette" and "…" not in line.text]
+EXAMPLES = [line for command in COMMANDS for line in examples_of(command)]
 
 
 def parsed(words: tuple[str, ...]) -> object:
@@ -57,7 +65,7 @@ def parsed(words: tuple[str, ...]) -> object:
     return build_parser(COMMANDS).parse_args(words[1:])
 
 
-@pytest.mark.parametrize("line", VEDETTE, ids=str)
+@pytest.mark.parametrize("line", [*VEDETTE, *EXAMPLES], ids=str)
 def test_a_printed_command_is_one_that_there_is(line: Line) -> None:
     code: object = 0
     try:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from appliance.base.clock import ManualClock
 from appliance.base.errors import ConfigError, PreconditionError
 from appliance.settings.settings_service import SiteVersions
-from appliance.settings.site_editor import SiteEditor, SiteFileChanged, difference, digest_of
+from appliance.settings.site_editor import SiteEditor, SiteFileChanged, difference, digest_of, replace_text
 from appliance.settings.yaml_edit import REMOVED, SiteChange, edit
 
 EXAMPLE = Path("deploy/vedette.example.yaml").read_text()
@@ -176,6 +176,16 @@ def test_a_proposal_shows_the_difference_without_secrets_and_is_written_whole(tm
     assert editor.read().config.cameras["gate"].record is False
     assert path.stat().st_mode & 0o777 == 0o640
     assert os.listdir(tmp_path) == ["site.yaml"]
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="root alone gives files away")
+def test_what_root_writes_stays_the_services_own(tmp_path: Path) -> None:
+    """`sudo vedette candidate NAME --use`: or the service could not read its site file at the next start."""
+    path = _site(tmp_path)
+    os.chown(path, 12345, 12346)
+    replace_text(path, "cameras: {}\n")
+    found = path.stat()
+    assert (found.st_uid, found.st_gid, found.st_mode & 0o777) == (12345, 12346, 0o640)
 
 
 @pytest.mark.parametrize("end", ["\u2028", "\x85", "\x0b", "\x0c"])
