@@ -30,7 +30,7 @@ from appliance.config import DetectorConfig
 from appliance.detect import detector
 from appliance.detect.detector import ObjectDetector, UpscalingDetector
 from models.evaluation import sets
-from models.evaluation.score import ClassFigures, Judged, figures
+from models.evaluation.arithmetic import ClassFigures, Judged, figures
 from models.evaluation.sets import Labelled, SetFault
 
 SCORE_MIN = 0.01

@@ -27,9 +27,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from benchmarks.chaos.checker import ChaosResult, verify
 from benchmarks.chaos.history import write_history
 from benchmarks.chaos.network_relay import NetworkRelay
-from benchmarks.chaos.verify import ChaosResult, verify
 from tests.servers.nats import NatsServer, find_nats_servers
 from tests.servers.openai_stub import KEY, MODEL, OpenAiStub, facts
 

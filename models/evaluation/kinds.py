@@ -27,9 +27,8 @@ from appliance.config import DetectorConfig
 from appliance.detect import detector, model_files
 from appliance.detect.detector import ObjectDetector, UpscalingDetector
 from models.evaluation import cameras, cost, public
-from models.evaluation.arithmetic import Floats, Matched, average_precision, figures_by_height, joined, match
+from models.evaluation.arithmetic import Floats, Judged, Matched, average_precision, figures_by_height, joined, match
 from models.evaluation.public import CAMERA_KINDS, KINDS, PUBLIC_KINDS, Brought
-from models.evaluation.score import Judged
 from models.evaluation.sets import SetFault
 
 SCORE_MIN = 0.02

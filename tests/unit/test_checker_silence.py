@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.chaos.checker import Promises, check, main, paid_elsewhere
+from benchmarks.chaos.checker import ChaosResult, Promises, check, main, paid_elsewhere
 from benchmarks.chaos.history import HistoryEvent, write_history
-from benchmarks.chaos.verify import ChaosResult
 
 SEEDS = 1000
 DEADLINE_S = {"high": 60.0, "normal": 60.0, "low": 30.0}

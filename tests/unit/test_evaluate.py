@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from appliance.types import Detections
 from models import evaluate
 from models.evaluation import arithmetic, sets
-from models.evaluation.score import Judged, figures
+from models.evaluation.arithmetic import Judged, figures
 from models.evaluation.sets import SetFault
 from models.train import index
 from tests.support.scripted_sources import clip
@@ -92,7 +92,7 @@ def test_recall_is_told_by_height_at_the_threshold() -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_our_arithmetic_is_that_of_pycocotools(seed: int) -> None:
     pytest.importorskip("pycocotools", reason="pycocotools comes with the extras `dev` and `train`")
-    from models.evaluation.score import figures
+    from models.evaluation.arithmetic import figures
 
     judged = scattered(np.random.default_rng(seed), 40)
     theirs = figures(judged, ["person"])[0]

@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 from appliance.lab.evaluate.detection_figures import ClassBoxes, detection_figures
 from appliance.types import Detections
 from models.evaluation import kinds, public
-from models.evaluation.arithmetic import Matched
+from models.evaluation.arithmetic import Judged, Matched
 from models.evaluation.public import SOURCES, Brought, Source
-from models.evaluation.score import Judged
 from models.evaluation.sets import SetFault
 from models.train import fence
 from models.train.repositories import find
