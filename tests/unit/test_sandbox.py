@@ -254,8 +254,8 @@ def test_a_start_that_was_interrupted_leaves_nothing_for_the_next_call(sandbox: 
 
     before = signal.signal(signal.SIGALRM, interrupt)
     try:
-        signal.setitimer(signal.ITIMER_REAL, 0.02)  # no child is ready so soon
         with pytest.raises(KeyboardInterrupt):
+            signal.setitimer(signal.ITIMER_REAL, 0.02)  # no child is ready so soon
             sandbox.call("echo", "first")
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
