@@ -79,9 +79,15 @@ def end_with_parent() -> None:
     """Have the kernel kill this process when the thread that started it is gone, if PARENT is set; Linux only."""
     parent = os.environ.pop(PARENT, "")
     if parent:
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        signal_at_parents_end(signal.SIGKILL)
         if str(os.getppid()) != parent:  # it was gone before
             os._exit(1)
+
+
+def signal_at_parents_end(sent: signal.Signals) -> None:
+    """Have the kernel send this signal to this process when the thread that started it is gone; Linux only."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, sent, 0, 0, 0)
 
 
 def end_child(child: subprocess.Popen[bytes], *, asked_s: float = 0.0, killed_s: float = KILLED_S_MAX) -> None:

@@ -10,7 +10,6 @@ configuration.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import logging
 import os
@@ -23,6 +22,7 @@ from pathlib import Path
 import av
 from pydantic import ValidationError
 
+from appliance.base.child_modules import signal_at_parents_end
 from appliance.base.clock import SystemClock
 from appliance.base.errors import DetectorError, MissingDependency, ModelError, UsageError
 from appliance.base.json_lines import WireError, decode_command, first_problem
@@ -48,7 +48,6 @@ COMMAND_BYTES_MAX = CONFIG_BYTES_MAX  # one of them is the cameras' section
 END_S_MAX = 10.0  # of closing segments; who has not ended then leaves: what is recorded survives a kill
 TRIAL_NICE = 10  # of a process that only tries: cameras come first
 ALARM_S = 15  # after which the kernel ends it, should even the line in the log hang
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +65,7 @@ def main() -> int:
     configure_logging()
     # FFmpeg's own log would print addresses with their passwords; what matters is in its error codes.
     av.logging.set_level(None)
-    _die_with_parent()
+    signal_at_parents_end(signal.SIGTERM)  # something else may hold our stdin open
     hold_little()
     share_methods()
     try:
@@ -157,7 +156,7 @@ def try_settings() -> int:
     """
     os.nice(TRIAL_NICE)
     configure_logging()
-    _die_with_parent()
+    signal_at_parents_end(signal.SIGTERM)  # something else may hold our stdin open
     try:
         site = _read_site()
         HardwareDecoders(site.decode).must_have(site.cameras)
@@ -279,12 +278,6 @@ def _watch_stdin(ingest: IngestProcess, end: Callable[[], None]) -> None:
             else:
                 ingest.handle_command(command)
     end()
-
-
-def _die_with_parent() -> None:
-    """Ask for SIGTERM when the parent dies (Linux), for the case that something else holds our stdin open."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
 
 if __name__ == "__main__":

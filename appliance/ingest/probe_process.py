@@ -8,7 +8,6 @@ or `error`).
 from __future__ import annotations
 
 import base64
-import ctypes
 import itertools
 import json
 import resource
@@ -18,7 +17,7 @@ import sys
 import threading
 from dataclasses import asdict, dataclass
 
-from appliance.base.child_modules import INGEST_PROBE
+from appliance.base.child_modules import INGEST_PROBE, signal_at_parents_end
 from appliance.base.errors import SourceError, VedetteError, printable
 from appliance.sandbox.confinement import confine
 from appliance.sandbox.sandbox import child_environment
@@ -29,7 +28,6 @@ ANSWER_S_MAX = 30.0  # twice FIRST_FRAME_S_MAX: main and second stream
 SIDE_MAX = 960  # pixels of the picture that the page shows; larger only costs bytes
 _MEMORY_BYTES_MAX = 3 << 30  # of address space, most of it libraries
 _ANSWER_BYTES_MAX = 4 << 20  # a JPEG of SIDE_MAX in base64 has 0.5 MB
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +78,7 @@ def probe_camera(url: str) -> CameraReport:
 def main() -> int:
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES_MAX, _MEMORY_BYTES_MAX))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    signal_at_parents_end(signal.SIGKILL)
     url = str(json.load(sys.stdin)["url"])
     import av
 

@@ -69,7 +69,7 @@ class Targets:
 
 def ious(one: Tensor, other: Tensor) -> Tensor:
     """Return the IoU of boxes (..., 4) that broadcast against each other."""
-    # Side by side, each contiguous: on a CPU six times as fast as pairs in the last dimension.
+    # Side by side, each contiguous: a fifth faster on a CPU than pairs in the last dimension.
     left, top, right, bottom = _sides(one)
     left_, top_, right_, bottom_ = _sides(other)
     wide = (torch.minimum(right, right_) - torch.maximum(left, left_)).clamp(min=0)

@@ -268,7 +268,7 @@ sandbox.close()
 
 
 def test_a_start_that_was_interrupted_leaves_nothing_for_the_next_call(media: Path) -> None:
-    """In a process of its own: the runner of the tests would take an interrupt that comes late for its own end."""
+    """In a process of its own: in two runs of all tests the runner itself ended here, and nobody knows why."""
     script = INTERRUPTED.format(limits=asdict(LIMITS), media=str(media))
     path = os.pathsep.join([str(Path(__file__).parents[2]), str(Path(__file__).parents[1] / "support")])
     ran = subprocess.run(
