@@ -13,7 +13,7 @@ from typing import Literal, cast
 
 from appliance.store.audit import AuditRow, AuditStore
 from appliance.store.database import Database, bump_rev
-from appliance.store.outbox_store import CLOCK_STEP_SEEN_S
+from appliance.store.outbox import CLOCK_STEP_SEEN_S
 from appliance.store.rows import Delivery, Standing, standing_of, to_json
 from appliance.types import Severity
 

@@ -30,7 +30,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "boto3": ("appliance.bundle.repositories", "cloud_worker.archive"),
     "botocore": ("appliance.bundle.repositories", "cloud_worker.archive"),
     "urllib3": ("cloud_worker.archive",),  # comes with botocore, which lets its errors through
-    "cryptography": ("appliance.backup.sealed_box", "appliance.web.tls", "appliance.notify.push_crypto",
+    "cryptography": ("appliance.backup.sealed_box", "appliance.web.tls", "appliance.notify.push_sender",
         "appliance.notify.push_means", "appliance.bundle.publisher"),
     "cuda": ("appliance.detect.cuda_runtime", "appliance.detect.nv12_letterbox"),
     "cv2": ("appliance.replay",

@@ -19,7 +19,7 @@ from appliance.store import migrations
 from appliance.store.database import CACHE_KB, Database
 from appliance.store.decisions import DecisionStore
 from appliance.store.escalations import EscalationStore
-from appliance.store.outbox_store import OutboxQueue
+from appliance.store.outbox_queue import OutboxQueue
 from tests.support.sample_rows import sample_escalation
 
 

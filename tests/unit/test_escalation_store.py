@@ -15,8 +15,8 @@ from appliance.store.alerts import AlertStore
 from appliance.store.database import Database
 from appliance.store.escalations import EscalationStore, as_unsure
 from appliance.store.evidence import EvidenceStore
+from appliance.store.outbox import Outbox
 from appliance.store.rows import EscalationRow, MediaRow
-from appliance.uplink.outbox import Outbox
 from tests.servers.site import ref_of
 from tests.support import wire_v1
 from tests.support.sample_rows import T0, opened, sample_escalation, sample_verdict

@@ -16,13 +16,13 @@ from appliance.store.alerts import AlertStore
 from appliance.store.database import Database
 from appliance.store.evidence import EvidenceStore
 from appliance.store.meter import Meter
-from appliance.store.outbox_store import RESEND_FIRST_S, ClockOffset
+from appliance.store.outbox import ClockOffset, Outbox
+from appliance.store.outbox_queue import RESEND_FIRST_S, TUNING, SendQueue
 from appliance.store.rows import EscalationRow, EvidenceRow, MediaRow
 from appliance.types import Alert, AlertChange, Event, Severity
 from appliance.uplink.jetstream_publisher import chunk_message, read_chunk
-from appliance.uplink.outbox import Outbox, OutboxQuota
+from appliance.uplink.outbox_upkeep import OutboxQuota
 from appliance.uplink.send_limits import ttl_s
-from appliance.uplink.send_queue import TUNING, SendQueue
 from tests.servers.site import ref_of
 
 HOUR_S = 3600.0
