@@ -12,9 +12,17 @@ from typing import Any, TypeVar
 from appliance import wire
 from appliance.store.audit import AuditKind, AuditRow, AuditStore
 from appliance.store.database import Database, bump_rev
-from appliance.store.escalations import UNSETTLED, EscalationStore, VerdictEffect, in_states, stored_body
+from appliance.store.escalations import (
+    UNSETTLED,
+    Delivery,
+    EscalationRow,
+    EscalationStore,
+    MediaRow,
+    VerdictEffect,
+    in_states,
+    stored_body,
+)
 from appliance.store.outbox_queue import OutboxQueue
-from appliance.store.rows import Delivery, EscalationRow, MediaRow
 
 CLOCK_STEP_SEEN_S = 30.0  # what was written this short a time ago was written by the clock as it is now
 STEP_S_MIN = 60.0  # two clocks of one machine drift apart by less than this between two starts

@@ -10,8 +10,15 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from appliance.store.database import Database
-from appliance.store.escalations import BY_PRIORITY, INDEXED, escalation_rows, in_states
-from appliance.store.rows import Delivery, EscalationRow, read_escalation
+from appliance.store.escalations import (
+    BY_PRIORITY,
+    INDEXED,
+    Delivery,
+    EscalationRow,
+    escalation_rows,
+    in_states,
+    read_escalation,
+)
 from appliance.wire import CHUNK_BYTES, PRIORITIES
 
 LIVE_PRIORITIES = PRIORITIES[:2]

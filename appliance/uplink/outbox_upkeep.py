@@ -7,9 +7,9 @@ from pathlib import Path
 
 from appliance.base.clock import Clock, ClockStepDetector
 from appliance.base.errors import StoreError
+from appliance.store.escalations import EscalationRow
 from appliance.store.meter import Meter, Metric, MetricName
 from appliance.store.outbox import Outbox
-from appliance.store.rows import EscalationRow
 
 EXPIRE_EVERY_S = 60.0  # ages are counted in hours
 QUOTA_EVERY_S = 10.0  # what is over it meanwhile is some crops

@@ -14,9 +14,9 @@ from typing import Protocol
 from appliance.base.clock import Clock
 from appliance.base.errors import EvidenceError, UplinkError
 from appliance.broker.nats_link import NatsLink, end_tasks
+from appliance.store.escalations import EscalationRow, MediaRow
 from appliance.store.outbox import Outbox
 from appliance.store.outbox_queue import QueuedEscalation, SendQueue
-from appliance.store.rows import EscalationRow, MediaRow
 from appliance.uplink.jetstream_publisher import (
     JetStreamPublisher,
     NatsMessage,

@@ -17,15 +17,14 @@ from appliance.base.backoff import Backoff
 from appliance.base.clock import Clock
 from appliance.base.errors import StoreError, StoreUnavailable, UplinkError, lacks_files
 from appliance.base.service_loop import ServiceLoop
-from appliance.broker.broker_choice import BrokerChoice
 from appliance.broker.nats_connection import NATS_ERRORS, LinkState
-from appliance.broker.nats_link import NatsLink, end_tasks, stay_subscribed
+from appliance.broker.nats_link import BrokerChoice, NatsLink, end_tasks, stay_subscribed
 from appliance.config import UplinkConfig
 from appliance.store.alerts import AlertStore
+from appliance.store.escalations import EscalationRow
 from appliance.store.meter import Meter
 from appliance.store.outbox import Outbox
 from appliance.store.outbox_queue import SendQueue
-from appliance.store.rows import EscalationRow
 from appliance.uplink.jetstream_publisher import JetStreamPublisher, check_serving
 from appliance.uplink.outbox_upkeep import OutboxQuota, OutboxUpkeep
 from appliance.uplink.pool_monitor import PoolMonitor, PoolState
@@ -66,6 +65,11 @@ class UplinkDeps:
     settles_here: bool = False
 
 
+def _settled_elsewhere(settings: UplinkConfig, deps: UplinkDeps) -> bool:
+    """Return True if another region, or the appliance, may settle an escalation that a worker still has."""
+    return len({each.region for each in settings.addresses}) > 1 or deps.settles_here
+
+
 class UplinkService:
     """Owner of the event loop that talks to the broker; `run()` blocks the one thread it is given.
 
@@ -87,13 +91,12 @@ class UplinkService:
 
         changed: called when an alert has a verdict. egress_policy: decides which data may leave; None: all of it.
         """
-        choice = BrokerChoice(settings.addresses, settings.failover_s, settings.failback_s, clock)
         self._link = NatsLink(
             settings,
             f"vedette {site}",
             clock,
             inbox=f"_INBOX.{site}",
-            choice=choice,
+            choice=BrokerChoice(settings.addresses, settings.failover_s, settings.failback_s, clock),
             serves=partial(check_serving, site),
             drain=self._drain,
         )
@@ -102,8 +105,7 @@ class UplinkService:
             self._link, site, deps.alerts, deps.outbox.commits, clock, changed, self._sending.verdict_received
         )
         self._pool = PoolMonitor(self._link, clock)
-        asked = choice.has_other_region or deps.settles_here
-        self._wanted = WantedResponder(self._link, site, deps.outbox) if asked else None
+        self._wanted = WantedResponder(self._link, site, deps.outbox) if _settled_elsewhere(settings, deps) else None
         self._event_loop = ServiceLoop()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop_now = asyncio.Event()
@@ -199,8 +201,8 @@ class UplinkLoop:
         self.breaker = CloudBreaker(settings.silent_s, clock)
         self._check = OutboxCheck(link, self._publisher, outbox, policy)
         self._sender = EscalationSender(self._publisher, outbox, self._limiter, self.breaker, clock, self._waits)
-        elsewhere = len({each.region for each in settings.addresses}) > 1 or deps.settles_here
-        self._builder = EscalationMessageBuilder(deps.root, settings.failover_s if elsewhere else 0.0)
+        elsewhere_s = settings.failover_s if _settled_elsewhere(settings, deps) else 0.0
+        self._builder = EscalationMessageBuilder(deps.root, elsewhere_s)
         self._workers = SendWorkers(
             SendQueue(outbox.queue),
             self._check,

@@ -16,13 +16,13 @@ from pydantic import SecretStr
 from appliance import config, wire
 from appliance.base.clock import Clock, SystemClock
 from appliance.router.escalation_planner import build_escalation
-from appliance.store.alerts import AlertStore
+from appliance.store.alerts import AlertDetail, AlertStore
 from appliance.store.database import Database
+from appliance.store.escalations import Delivery, EscalationRow, MediaRow
 from appliance.store.evidence import EvidenceStore
 from appliance.store.meter import Meter
 from appliance.store.outbox import Outbox
 from appliance.store.outbox_queue import SendQueue
-from appliance.store.rows import AlertDetail, Delivery, EscalationRow, MediaRow
 from appliance.types import Alert, AlertChange, Event
 from appliance.uplink.uplink_service import UplinkDeps, UplinkService
 
