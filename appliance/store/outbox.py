@@ -57,7 +57,7 @@ class Outbox:
         """Makes changes of it for the uplink's event loop."""
         self.clock_offset = ClockOffset(db)
         self._escalations = EscalationStore(db)
-        self._audit = AuditStore(db)
+        self._audit = _SentAudit(db)
         self._expire_s = dict.fromkeys(wire.PRIORITIES, expire_s) | dict(ttl_s or {})
 
     def media_of(self, escalation: str) -> list[MediaRow]:
@@ -76,7 +76,7 @@ class Outbox:
             connection.execute(_SET_CHUNKS, (chunks_acked, media.escalation, media.n))
             _add_bytes(connection, row, bytes_sent)
             if chunks_acked >= media.ref.chunks:
-                self._record(connection, row, media.ref.kind, media.ref.bytes, media.ref.sha256)
+                self._audit.record(connection, row, media.ref.kind, media.ref.bytes, media.ref.sha256)
 
     def sent(self, row: EscalationRow, t: float, bytes_sent: int) -> None:
         """Record that the broker has stored the step that `row` was read at.
@@ -97,7 +97,7 @@ class Outbox:
                 self._db.latencies.end("broker", row.id)
                 self._db.latencies.begin("verdict", row.id)
             _add_bytes(connection, row, bytes_sent)
-            self._record(connection, row, "facts", len(facts), hashlib.sha256(facts).hexdigest(), note)
+            self._audit.record(connection, row, "facts", len(facts), hashlib.sha256(facts).hexdigest(), note)
 
     def failed(self, row: EscalationRow, error: str, bytes_sent: int = 0) -> None:
         """Record a failed attempt; `bytes_sent` may have left all the same."""
@@ -136,7 +136,7 @@ class Outbox:
     def media_lost(self, row: EscalationRow, media: MediaRow, reason: str) -> None:
         """Send the escalation without a file that cannot be read any more, with the reason."""
         with self._db.transaction() as connection:
-            self._record_parts(connection, row, [media], "given up")
+            self._audit.record_parts(connection, row, [media], "given up")
             connection.execute("DELETE FROM media WHERE escalation = ? AND n = ?", (row.id, media.n))
             body = stored_body(connection, row.id)
             body = body.model_copy(update={"media": tuple(ref for ref in body.media if ref.id != media.ref.id)})
@@ -147,7 +147,7 @@ class Outbox:
     def withhold(self, row: EscalationRow) -> None:
         """Take all images from an escalation: this camera sends none (any more)."""
         with self._db.transaction() as connection:
-            self._record_parts(connection, row, self.media_of(row.id), "withheld")
+            self._audit.record_parts(connection, row, self.media_of(row.id), "withheld")
             connection.execute("DELETE FROM media WHERE escalation = ?", (row.id,))
             body = stored_body(connection, row.id).model_copy(update={"media": (), "can": (), "image_free": True})
             connection.execute("UPDATE escalation SET body = ? WHERE id = ?", (body.to_json().decode(), row.id))
@@ -157,7 +157,7 @@ class Outbox:
         with self._db.transaction() as connection:
             effect = take()
             if effect == "settled":
-                self._record_parts(connection, row, self.media_of(row.id), "judged on the appliance")
+                self._audit.record_parts(connection, row, self.media_of(row.id), "judged on the appliance")
             return effect
 
     # How it ends without a verdict
@@ -180,7 +180,7 @@ class Outbox:
         """
         with self._db.transaction() as connection:
             if not (row.step and self._escalations.close_unsure(row, why)):
-                self._end(connection, row, f"given up: {why}")
+                _end(self._db, connection, row, f"given up: {why}")
 
     def drop(self, rows: Sequence[EscalationRow], why: str) -> list[list[str] | None]:
         """Give up escalations, show them, and forget their media; return of each the paths of files that it alone used.
@@ -188,28 +188,30 @@ class Outbox:
         Their evidence is missing from now on. The cloud's answer to an earlier step is kept. None: it was answered
         meanwhile, and nothing is changed. All are dropped in one transaction: one flush of the disk instead of as many.
         """
+        found: list[list[str] | None] = []
         with self._db.transaction() as connection:
-            return [self._drop(connection, row, why) for row in rows]
-
-    def _drop(self, connection: sqlite3.Connection, row: EscalationRow, why: str) -> list[str] | None:
-        carried = self.media_of(row.id)
-        if not (row.step > 0 and self._escalations.close_unsure(row, why)):
-            ended = connection.execute(
-                f"""UPDATE escalation SET state = 'expired', wait = '', error = ?
-                    WHERE id = ? AND {in_states(UNSETTLED)}""",
-                (f"given up: {why}", row.id),
-            )
-            if not ended.rowcount:
-                return None
-        connection.execute("DELETE FROM media WHERE escalation = ?", (row.id,))
-        own = [media.path for media in carried if not _is_shared(connection, row.alert, media.path)]
-        connection.executemany(
-            "UPDATE evidence SET state = 'missing', path = '', bytes = 0, reason = ? WHERE alert = ? AND path = ?",
-            [(why, row.alert, path) for path in own],
-        )
-        bump_rev(self._db, connection, row.alert)
-        self._record_parts(connection, row, carried, "given up")
-        return own
+            for row in rows:
+                carried = self.media_of(row.id)
+                if not (row.step > 0 and self._escalations.close_unsure(row, why)):
+                    ended = connection.execute(
+                        f"""UPDATE escalation SET state = 'expired', wait = '', error = ?
+                            WHERE id = ? AND {in_states(UNSETTLED)}""",
+                        (f"given up: {why}", row.id),
+                    )
+                    if not ended.rowcount:
+                        found.append(None)
+                        continue
+                connection.execute("DELETE FROM media WHERE escalation = ?", (row.id,))
+                own = [media.path for media in carried if not _is_shared(connection, row.alert, media.path)]
+                connection.executemany(
+                    """UPDATE evidence SET state = 'missing', path = '', bytes = 0, reason = ?
+                       WHERE alert = ? AND path = ?""",
+                    [(why, row.alert, path) for path in own],
+                )
+                bump_rev(self._db, connection, row.alert)
+                self._audit.record_parts(connection, row, carried, "given up")
+                found.append(own)
+        return found
 
     def _expire(self, connection: sqlite3.Connection, row: EscalationRow, age_s: float) -> None:
         """End an escalation that is too old.
@@ -225,18 +227,9 @@ class Outbox:
             ended = self._escalations.close_unsure(row, late if row.state == "sent" else unsent)
         if not ended:
             why = "no verdict came" if row.state == "sent" else f"could not be sent ({cause})"
-            ended = self._end(connection, row, f"given up after {hours}: {why}")
+            ended = _end(self._db, connection, row, f"given up after {hours}: {why}")
         if ended:
-            self._record_parts(connection, row, self.media_of(row.id), "given up")
-
-    def _end(self, connection: sqlite3.Connection, row: EscalationRow, error: str) -> bool:
-        """Give it up, visibly; False when its state is another by now."""
-        changed = connection.execute(
-            "UPDATE escalation SET state = 'expired', error = ? WHERE id = ? AND state = ?", (error, row.id, row.state)
-        )
-        if changed.rowcount:
-            bump_rev(self._db, connection, row.alert)
-        return changed.rowcount > 0
+            self._audit.record_parts(connection, row, self.media_of(row.id), "given up")
 
     # The clock
 
@@ -258,9 +251,15 @@ class Outbox:
                 )
             self.clock_offset.save()
 
-    # The audit
 
-    def _record(
+class _SentAudit:
+    """The audit of what the outbox sends, written in the caller's transaction. State: none. Raises StoreError."""
+
+    def __init__(self, db: Database) -> None:
+        self._clock = db.clock
+        self._rows = AuditStore(db)
+
+    def record(
         self,
         connection: sqlite3.Connection,
         row: EscalationRow,
@@ -271,7 +270,7 @@ class Outbox:
     ) -> None:
         """Write an audit row for sent data. note: anything unusual about it."""
         entry = AuditRow(
-            t=self._db.clock.now(),
+            t=self._clock.now(),
             camera=row.camera,
             escalation=row.id,
             kind=kind,
@@ -279,16 +278,26 @@ class Outbox:
             sha256=sha256,
             why=f"{note}rule {row.body.rule}: {row.body.question}"[:_WHY_CHARS_MAX],
         )
-        self._audit.write(entry, connection)
+        self._rows.write(entry, connection)
 
-    def _record_parts(
+    def record_parts(
         self, connection: sqlite3.Connection, row: EscalationRow, files: Sequence[MediaRow], note: str
     ) -> None:
         """Audit the files of which only some chunks left."""
         for media in files:
             if 0 < media.chunks_acked < media.ref.chunks:
                 size = min(media.chunks_acked * wire.CHUNK_BYTES, media.ref.bytes)
-                self._record(connection, row, media.ref.kind, size, media.ref.sha256, f"in part, then {note}; ")
+                self.record(connection, row, media.ref.kind, size, media.ref.sha256, f"in part, then {note}; ")
+
+
+def _end(db: Database, connection: sqlite3.Connection, row: EscalationRow, error: str) -> bool:
+    """Give it up, visibly; False when its state is another by now."""
+    changed = connection.execute(
+        "UPDATE escalation SET state = 'expired', error = ? WHERE id = ? AND state = ?", (error, row.id, row.state)
+    )
+    if changed.rowcount:
+        bump_rev(db, connection, row.alert)
+    return changed.rowcount > 0
 
 
 def _add_bytes(connection: sqlite3.Connection, row: EscalationRow, bytes_sent: int) -> None:
