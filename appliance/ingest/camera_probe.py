@@ -141,10 +141,10 @@ def _first_frame(
             break
     for frame in decoder.flush():
         return frame
-    raise SourceLost(_no_picture(name, info))
+    raise SourceLost(_no_frame(name, info))
 
 
-def _no_picture(name: str, info: StreamInfo) -> str:
+def _no_frame(name: str, info: StreamInfo) -> str:
     return f"camera {name}: {info.label} was opened, but no picture came (no key frame?)"
 
 
@@ -252,7 +252,7 @@ def watch(url: str, watch_s: float = WATCH_S) -> CameraReport:
     finally:
         source.close()
     if not jpeg:
-        raise SourceError(_no_picture("new", info))
+        raise SourceError(_no_frame("new", info))
     seconds = max(times[-1] - times[0], 1e-3)
     gaps = [later - earlier for earlier, later in itertools.pairwise(keys)]
     return CameraReport(
