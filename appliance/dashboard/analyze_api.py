@@ -35,8 +35,7 @@ from appliance.router.calibration import UNTRAINED, TrackStability
 from appliance.router.escalation_planner import API_RULE, ApiEscalation
 from appliance.sandbox.sandbox import SandboxError
 from appliance.savings.costs import price_work
-from appliance.store.alerts import AlertStore
-from appliance.store.rows import AlertDetail
+from appliance.store.alerts import AlertDetail, AlertStore
 from appliance.store.verdict_stats import DailyJudgeWork
 from appliance.types import Box, RecheckResult
 from appliance.web.problems import Problem, sentence

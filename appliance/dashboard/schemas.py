@@ -9,22 +9,12 @@ from urllib.parse import quote
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from appliance.store.rows import (
-    AlertDetail,
-    AlertRow,
-    ChangeKind,
-    DecisionRow,
-    Delivery,
-    EscalationRow,
-    EvidenceRow,
-    EvidenceState,
-    FirstEvent,
-    RecheckRow,
-    RecheckState,
-    Standing,
-    StepEvidence,
-    StepRow,
-)
+from appliance.store.alert_rows import AlertRow, EvidenceRow, EvidenceState, FirstEvent, Standing
+from appliance.store.alerts import AlertDetail
+from appliance.store.decisions import DecisionRow
+from appliance.store.escalations import Delivery, EscalationRow, StepEvidence, StepRow
+from appliance.store.rechecks import RecheckRow, RecheckState
+from appliance.store.review_writes import ChangeKind
 from appliance.types import (
     CONFIRMING_KINDS,
     Box,

@@ -17,7 +17,8 @@ from appliance.base.geometry import is_same_place
 from appliance.config import RecheckConfig, RouterConfig
 from appliance.router.calibration import TrackStability
 from appliance.router.track_stats import CameraTrackStats
-from appliance.store.rows import AlertRow, Delivery
+from appliance.store.alert_rows import AlertRow
+from appliance.store.escalations import Delivery
 from appliance.types import Box, CropRequest, CropResult, EdgeVerdict, FrameBoxes, RecheckResult
 
 SETTLED_S = 2.0  # after an alert was written: its object should have been seen more than once
