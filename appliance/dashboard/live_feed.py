@@ -158,7 +158,6 @@ class LiveFeed:
     ) -> None:
         self.camera = camera
         self.conversion = LiveConversion(conversions) if choice.h264 else None
-        self._choice = choice
         self._files = LiveFiles(camera, segments, root, conversions.clock, choice)
         self.ring = PieceRing()
         self.newest_t = float("-inf")  # of the newest fragment
