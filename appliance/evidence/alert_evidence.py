@@ -21,10 +21,10 @@ from appliance.evidence.recording_index import (
 )
 from appliance.media.atomic_file import write_file
 from appliance.media.recorded import ClipFile, FrameImage, FrameImages, ImageOrder
+from appliance.store.alert_rows import AlertRow, EvidenceKind, EvidenceRow
 from appliance.store.boxes import SPAN_ROWS_MAX, BoxStore
 from appliance.store.evidence import EvidenceStore
 from appliance.store.paths import evidence_folder
-from appliance.store.rows import AlertRow, EvidenceKind, EvidenceRow
 from appliance.types import SCHEMA, BestView, TrackedObject
 
 logger = logging.getLogger(__name__)

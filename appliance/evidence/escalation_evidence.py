@@ -36,13 +36,13 @@ from appliance.evidence.recording_index import (
 )
 from appliance.media.atomic_file import DiskWriteError, write_file
 from appliance.media.recorded import ClipFile, FrameImage, FrameImages, ImageOrder, RecordedSegment, Redaction
-from appliance.store.alerts import AlertStore
+from appliance.store.alert_rows import EvidenceKind, EvidenceRow
+from appliance.store.alerts import AlertDetail, AlertStore
 from appliance.store.boxes import BoxStore
 from appliance.store.database import Database
-from appliance.store.escalations import EscalationStore
+from appliance.store.escalations import EscalationRow, EscalationStore, MediaRow
 from appliance.store.evidence import EvidenceStore
 from appliance.store.paths import evidence_folder
-from appliance.store.rows import AlertDetail, EscalationRow, EvidenceKind, EvidenceRow, MediaRow
 from appliance.types import Event
 
 logger = logging.getLogger(__name__)

@@ -111,12 +111,11 @@ LINE_BYTES_MAX = 4 * 1024 * 1024  # a line with 300 objects has 60 kB
 
 @dataclass(frozen=True, slots=True)
 class RecordedLog:
-    """A log in memory: some 200 bytes a box. lines: all after the first, in order; cut_off: the last one was torn."""
+    """A log in memory: some 200 bytes a box. lines: all after the first, in order, but one that was torn."""
 
     name: str
     header: LogHeader
     lines: tuple[LogLine, ...]
-    cut_off: bool = False
 
     @property
     def ends(self) -> dict[str, LogEnd]:
@@ -197,7 +196,7 @@ def parse_log(path: Path, numbered: Iterable[tuple[int, bytes]]) -> RecordedLog:
     known = {header.camera, *(each.camera for each in found if isinstance(each, StreamHeader))}
     if odd := next((each.camera for each in found if each.camera not in known), None):
         raise UsageError(f"{path}: the camera {odd} has lines and no header: it was edited; make the log anew")
-    return RecordedLog(path.name, header, found, cut_off)
+    return RecordedLog(path.name, header, found)
 
 
 def _numbered(path: Path) -> Iterator[tuple[int, bytes]]:

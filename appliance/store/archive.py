@@ -11,27 +11,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from appliance.store.alert_rows import ALERT_COLUMNS, AlertRow, read_alert, read_event, read_evidence
+from appliance.store.alerts import AlertDetail
 from appliance.store.boxes import boxes_between
+from appliance.store.cameras import read_gap
 from appliance.store.database import open_read_only
-from appliance.store.paths import DATABASE
-from appliance.store.review_writes import changes_of_alert
-from appliance.store.rows import (
-    ALERT_COLUMNS,
-    AlertDetail,
-    AlertRow,
+from appliance.store.escalations import (
     EscalationRow,
     MediaRow,
     StepRow,
     VerdictRow,
-    read_alert,
     read_escalation,
-    read_event,
-    read_evidence,
-    read_gap,
     read_media,
     read_step,
     read_verdict,
 )
+from appliance.store.paths import DATABASE
+from appliance.store.review_writes import changes_of_alert
 from appliance.store.segments import covering
 from appliance.types import Event, FrameBoxes, Gap, Review, SegmentRow
 

@@ -20,7 +20,7 @@ from appliance.keep.scenario_file import ReviewedAs, StoodThere
 from appliance.scenario.scenario_loader import load_scenario
 from appliance.scenario.scenario_result import ScenarioResult
 from appliance.scenario.scenario_runner import DetectorCache, run_scenario
-from appliance.store.rows import AlertRow
+from appliance.store.alert_rows import AlertRow
 from appliance.types import FrameBoxes, TrackedObject
 from tests.support.block_footage import HEIGHT, WIDTH, block_clip, site
 from tests.support.gate_site import our_eye

@@ -16,15 +16,14 @@ from pydantic import SecretStr
 from appliance import config, wire
 from appliance.base.clock import Clock, SystemClock
 from appliance.router.escalation_planner import build_escalation
-from appliance.store.alerts import AlertStore
+from appliance.store.alerts import AlertDetail, AlertStore
 from appliance.store.database import Database
+from appliance.store.escalations import Delivery, EscalationRow, MediaRow
 from appliance.store.evidence import EvidenceStore
 from appliance.store.meter import Meter
-from appliance.store.outbox_store import OutboxQueue
-from appliance.store.rows import AlertDetail, Delivery, EscalationRow, MediaRow
+from appliance.store.outbox import Outbox
+from appliance.store.outbox_queue import SendQueue
 from appliance.types import Alert, AlertChange, Event
-from appliance.uplink.outbox import CommitBatcher, Outbox
-from appliance.uplink.send_queue import SendQueue
 from appliance.uplink.uplink_service import UplinkDeps, UplinkService
 
 RULE = config.EnterRule(name="intruder", kind="enter", zone="yard", severity="alert")
@@ -82,8 +81,6 @@ class Site:
         self.outbox = Outbox(self.db, expire_s, ttl_s)
         self.deps = UplinkDeps(
             outbox=self.outbox,
-            queue=SendQueue(OutboxQueue(self.db)),
-            commits=CommitBatcher(self.db),
             meter=self.meter,
             alerts=self.alerts,
             root=self.root,
@@ -154,7 +151,7 @@ class Site:
 
     def next_ready(self) -> EscalationRow:
         """The escalation that is sent next."""
-        queued = SendQueue(OutboxQueue(self.db)).pick(self.clock.now())
+        queued = SendQueue(self.outbox.queue).pick(self.clock.now())
         assert queued is not None
         return queued.row
 

@@ -15,10 +15,11 @@ from appliance.base.clock import SystemClock
 from appliance.config import LocalJudgeConfig
 from appliance.router.escalation_planner import API_RULE
 from appliance.store.decisions import DecisionStore
-from appliance.store.outbox_store import OutboxQueue
+from appliance.store.outbox import Outbox
+from appliance.store.outbox_queue import OutboxQueue
 from appliance.store.verdict_stats import engine_work_since
 from appliance.uplink.local_judge import LocalJudge, LocalJudgeSources
-from appliance.uplink.outbox import Outbox, OutboxQuota, OutboxUpkeep
+from appliance.uplink.outbox_upkeep import OutboxQuota, OutboxUpkeep
 from appliance.uplink.send_workers import AllowAll
 from appliance.wire import BY_APPLIANCE, Escalation, traceparent_of
 from cloud_worker.config import OpenAiEngine

@@ -34,11 +34,10 @@ from appliance.base.clock import ManualClock
 from appliance.base.errors import ConfigError, PreconditionError, UsageError, VedetteError
 from appliance.cli import main
 from appliance.config import SiteConfig, load
+from appliance.store.alert_rows import EvidenceRow
 from appliance.store.alerts import AlertStore
-from appliance.store.database import Database, StoreInUse
+from appliance.store.database import STEPS, Database, StoreInUse
 from appliance.store.evidence import EvidenceStore
-from appliance.store.migrations import STEPS
-from appliance.store.rows import EvidenceRow
 from appliance.store.users import AccessLog, SessionStore
 from appliance.types import Alert, AlertChange, BestView, Event
 from tests.support.sample_rows import T0

@@ -19,9 +19,9 @@ from appliance.router.decide import SystemLoad
 from appliance.router.router_maintenance import LEARN_EVERY_S
 from appliance.store.decisions import prune_decisions
 from appliance.store.meter import Metric, MetricName
+from appliance.store.outbox import Outbox
 from appliance.store.review_writes import ReviewStore
 from appliance.types import Alert, AlertChange, Route, RouteInputs
-from appliance.uplink.outbox import Outbox
 from tests.support.core_harness import CoreHarness, site
 
 NOON = datetime(2026, 11, 20, 12, 0).timestamp()  # noqa: DTZ001 (the box's own noon)
