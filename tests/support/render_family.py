@@ -139,7 +139,7 @@ def log_of(scenario: ScenarioPlan, eye: ObjectDetector) -> bytes:
     """The replay log of the scenario's clip, without what a router would ask: that is measured elsewhere."""
     part, log = scenario.parts[0], io.BytesIO()
     replay(part.clip, scenario.config, part.camera, eye, log)
-    return without_questions(log.getvalue())
+    return without_escalations(log.getvalue())
 
 
 class Both:
@@ -167,10 +167,10 @@ def judged_and_logged(scenario: ScenarioPlan, eye: ObjectDetector) -> tuple[Scen
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(scenario_runner, "play", play)
         result = scenario_runner.run_scenario(scenario, scenario_runner.DetectorCache(load=lambda _: eye))
-    return result, without_questions(log.getvalue())
+    return result, without_escalations(log.getvalue())
 
 
-def without_questions(log: bytes) -> bytes:
+def without_escalations(log: bytes) -> bytes:
     """Return the log without the lines of the router and of verdicts."""
     return b"".join(line for line in log.splitlines(keepends=True) if not line.startswith(_ASKED))
 
