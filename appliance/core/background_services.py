@@ -286,7 +286,7 @@ class BackgroundServices:
         if uplink is None or deps is None:
             return None
         name, clock = self._config.decisions.site.name, self._lasting.clock
-        return UplinkService(uplink, name, deps, clock, changed=changed, egress_policy=self._egress_policy())
+        return UplinkService(uplink, name, deps, clock, self._egress_policy(), changed=changed)
 
     def _egress_policy(self) -> PrivacyEgressPolicy:
         return PrivacyEgressPolicy(self._privacy, self._config.decisions.cameras, self._lasting.stores.alerts.events_of)

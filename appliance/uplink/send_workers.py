@@ -53,16 +53,6 @@ class EgressPolicy(Protocol):
         ...
 
 
-class AllowAll:
-    """No rules."""
-
-    def forbids(self, escalation: Escalation) -> bool:
-        return False
-
-    def withholds(self, camera: str, path: str) -> bool:
-        return False
-
-
 @dataclass(frozen=True, slots=True)
 class OutgoingMessage:
     """media: the file that it is a chunk of; None: it is the escalation itself."""

@@ -31,7 +31,6 @@ from appliance.uplink.pool_monitor import PoolMonitor, PoolState
 from appliance.uplink.send_limits import CloudBreaker, RateLimiter
 from appliance.uplink.send_workers import (
     POLL_S,
-    AllowAll,
     EgressPolicy,
     EscalationMessageBuilder,
     EscalationSender,
@@ -83,13 +82,13 @@ class UplinkService:
         site: str,
         deps: UplinkDeps,
         clock: Clock,
+        egress_policy: EgressPolicy,
         *,
         changed: Callable[[], None] = lambda: None,
-        egress_policy: EgressPolicy | None = None,
     ) -> None:
         """Build the uplink's parts; `run` starts them.
 
-        changed: called when an alert has a verdict. egress_policy: decides which data may leave; None: all of it.
+        changed: called when an alert has a verdict. egress_policy: decides which data may leave.
         """
         self._link = NatsLink(
             settings,
@@ -100,7 +99,7 @@ class UplinkService:
             serves=partial(check_serving, site),
             drain=self._drain,
         )
-        self._sending = UplinkLoop(settings, self._link, deps, clock, egress_policy or AllowAll())
+        self._sending = UplinkLoop(settings, self._link, deps, clock, egress_policy)
         self._verdicts = VerdictConsumer(
             self._link, site, deps.alerts, deps.outbox.commits, clock, changed, self._sending.verdict_received
         )

@@ -55,6 +55,16 @@ def ref_of(data: bytes, t: float = 0.0, kind: str = "frame", box: object = (0.3,
     )
 
 
+class AllowAll:
+    """An egress policy without rules."""
+
+    def forbids(self, escalation: wire.Escalation) -> bool:
+        return False
+
+    def withholds(self, camera: str, path: str) -> bool:
+        return False
+
+
 class Site:
     """One site's store and escalation service; `cut()` and `connect()` stop and start the service."""
 
@@ -170,7 +180,7 @@ class Site:
         return {total.kind: total.amount for total in self.meter.totals("all")}
 
     def _service(self) -> UplinkService:
-        return UplinkService(self.settings, self.name, self.deps, self.clock)
+        return UplinkService(self.settings, self.name, self.deps, self.clock, AllowAll())
 
     def _run(self) -> None:
         try:
