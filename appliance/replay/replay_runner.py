@@ -28,7 +28,7 @@ from appliance.replay.conditions.stream_faults import with_stream_faults
 from appliance.replay.footage import NewSession, SourceItem
 from appliance.replay.replay_log_writer import LogSink, ReplayLog
 from appliance.replay.replay_plan import ReplayInput, ReplayOptions, ReplayPlan
-from appliance.replay.replay_result import ReplayResult, ReplayStats, sent_bytes, unanswered
+from appliance.replay.replay_result import ReplayResult, ReplayStats, result_of
 from appliance.replay.replay_routing import ReplayRouting, router_context_of
 from appliance.replay.verdict_source import FootageRef, PendingVerdicts
 from appliance.router.escalation_planner import RouterContext
@@ -160,6 +160,7 @@ class CameraReplay:
         self._sessions = 0
         self._gaps: list[Gap] = []
         self.stats = ReplayStats()
+        self._end: LogEnd | None = None
 
     def take(self, item: SourceItem) -> None:
         """Process the next item of the source."""
@@ -180,7 +181,7 @@ class CameraReplay:
         self._step(self._pipeline.close(self.stats.t, reason))
         self._log_verdicts(self._verdicts.remaining())
         counts = self.source.counts
-        end = LogEnd(
+        self._end = end = LogEnd(
             camera=self.camera,
             run=self.run,
             t=self.stats.t,
@@ -199,40 +200,15 @@ class CameraReplay:
         self._context.log.flush()
 
     def result(self, *, wall_s: float, cpu_s: float, behind_s: float) -> ReplayResult:
-        stats, source, counts = self.stats, self.source, self.source.counts
-        return ReplayResult(
-            clip=source.name,
-            camera=self.camera,
-            model=self._plan.detector.name,
-            run=self.run,
-            size=stats.size,
-            frames=counts.frames,
-            examined=stats.examined,
-            unlooked=stats.unlooked,
-            boxes=stats.boxes,
-            tracks=len(stats.tracks),
-            events=tuple(stats.events),
-            suppressed=tuple(stats.suppressed),
-            alerts=tuple(stats.alerts),
-            footage_s=stats.t,
-            wall_s=wall_s,
-            cpu_s=cpu_s,
-            skipped=counts.skipped,
-            decode_errors=counts.damaged,
-            time_jumps=counts.jumps,
-            error=source.error,
-            routes=tuple(stats.routes),
-            gaps=tuple(stats.gaps),
-            health=tuple(stats.health.values()),
-            sent_bytes=sent_bytes(stats.routes, stats.verdicts),
-            footage_bytes=source.bytes,
-            behind_s=behind_s,
-            remembered=self._journal.remembered if self._journal else 0,
-            answered_by=str(self._plan.verdict_source.answered_by) if self._plan.verdict_source else "",
-            verdicts=tuple(stats.verdicts),
-            unanswered=unanswered(stats.routes, stats.verdicts) if self._plan.verdict_source else 0,
-            weather=str(self._plan.conditions),
+        """Return the result; the cost is that of the whole replay. Call it after `close`, when all is in the log."""
+        assert self._end is not None, "close() first"
+        source, plan = self._plan.verdict_source, self._plan
+        answered_by = source.answered_by if source else None
+        found = result_of(
+            self.source.name, plan.detector.name, self._end, self.stats, answered_by, str(plan.conditions)
         )
+        remembered = self._journal.remembered if self._journal else 0
+        return replace(found, wall_s=wall_s, cpu_s=cpu_s, behind_s=behind_s, remembered=remembered)
 
     def _frame(self, frame: DecodedFrame) -> None:
         if not self.analysis.has_session:

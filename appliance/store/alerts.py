@@ -248,34 +248,7 @@ class AlertStore:
     def get(self, alert_id: str) -> AlertDetail | None:
         """One alert with all that belongs to it; None: there is no such alert."""
         with self._db.read() as connection:
-            row = connection.execute(f"SELECT {ALERT_COLUMNS} FROM alert WHERE id = ?", (alert_id,)).fetchone()
-            if row is None:
-                return None
-            one = (alert_id,)
-            events = connection.execute("SELECT * FROM event WHERE alert = ? ORDER BY t, id", one)
-            evidence = connection.execute("SELECT * FROM evidence WHERE alert = ? ORDER BY kind, n", one)
-            escalations = connection.execute("SELECT * FROM escalation WHERE alert = ? ORDER BY created_t, id", one)
-            verdicts = connection.execute("SELECT * FROM verdict WHERE alert = ? ORDER BY applied_t, escalation", one)
-            steps = connection.execute(
-                """SELECT step.* FROM step JOIN escalation ON escalation.id = step.escalation WHERE alert = ?
-                   ORDER BY created_t, escalation, n""",
-                one,
-            )
-            recheck = connection.execute("SELECT * FROM second_look WHERE alert = ?", one).fetchone()
-            decision = connection.execute(
-                "SELECT * FROM decision WHERE alert = ? ORDER BY id DESC LIMIT 1", one
-            ).fetchone()
-            return AlertDetail(
-                alert=read_alert(row),
-                events=tuple(map(read_event, events)),
-                evidence=tuple(map(read_evidence, evidence)),
-                escalations=tuple(map(read_escalation, escalations)),
-                verdicts=tuple(map(read_verdict, verdicts)),
-                steps=tuple(map(read_step, steps)),
-                recheck=None if recheck is None else read_recheck(recheck),
-                decision=None if decision is None else read_decision(decision),
-                changes=changes_of_alert(connection, alert_id),
-            )
+            return alert_detail(connection, alert_id)
 
     def camera_of(self, alert_id: str) -> str | None:
         """Return the camera of an alert; None when there is no such alert."""
@@ -324,6 +297,36 @@ def teaching_alerts(db: Database, camera: str) -> int:
         (camera, *TEACHING_KINDS),
     )
     return 0 if row is None else int(row["n"])
+
+
+def alert_detail(connection: sqlite3.Connection, alert_id: str) -> AlertDetail | None:
+    """Read one alert with all that belongs to it; None: there is no such alert."""
+    row = connection.execute(f"SELECT {ALERT_COLUMNS} FROM alert WHERE id = ?", (alert_id,)).fetchone()
+    if row is None:
+        return None
+    one = (alert_id,)
+    events = connection.execute("SELECT * FROM event WHERE alert = ? ORDER BY t, id", one)
+    evidence = connection.execute("SELECT * FROM evidence WHERE alert = ? ORDER BY kind, n", one)
+    escalations = connection.execute("SELECT * FROM escalation WHERE alert = ? ORDER BY created_t, id", one)
+    verdicts = connection.execute("SELECT * FROM verdict WHERE alert = ? ORDER BY applied_t, escalation", one)
+    steps = connection.execute(
+        """SELECT step.* FROM step JOIN escalation ON escalation.id = step.escalation WHERE alert = ?
+           ORDER BY created_t, escalation, n""",
+        one,
+    )
+    recheck = connection.execute("SELECT * FROM second_look WHERE alert = ?", one).fetchone()
+    decision = connection.execute("SELECT * FROM decision WHERE alert = ? ORDER BY id DESC LIMIT 1", one).fetchone()
+    return AlertDetail(
+        alert=read_alert(row),
+        events=tuple(map(read_event, events)),
+        evidence=tuple(map(read_evidence, evidence)),
+        escalations=tuple(map(read_escalation, escalations)),
+        verdicts=tuple(map(read_verdict, verdicts)),
+        steps=tuple(map(read_step, steps)),
+        recheck=None if recheck is None else read_recheck(recheck),
+        decision=None if decision is None else read_decision(decision),
+        changes=changes_of_alert(connection, alert_id),
+    )
 
 
 def _bounded(limit: int) -> int:
