@@ -14,6 +14,8 @@ from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
+from appliance import config as site_config
+from appliance.backup.restore import apply_ready
 from appliance.base.clock import Clock, SystemClock, local_day
 from appliance.base.errors import MissingDependency, StoreError, UsageError
 from appliance.base.library_telemetry import remove_identifiers
@@ -49,6 +51,7 @@ from appliance.health.load_shedding import LoadShedding
 from appliance.media.recording_reader import LIMITS, SandboxedReader
 from appliance.recheck.service import ImageDetector
 from appliance.settings.settings_service import SettingsService
+from appliance.settings.site_editor import first_site_file
 from appliance.store.cameras import NOT_RUNNING, CameraStore
 from appliance.store.database import Database
 from appliance.store.meter import Meter
@@ -65,6 +68,15 @@ logger = logging.getLogger(__name__)
 OPEN_FILES_MAX = 8192  # as LimitNOFILE of deploy/systemd/vedette.service
 METER_EVERY_S = 1.0  # a kill loses the counts of at most one second; shorter wears out an SD card
 VIEW_IDLE_S = 60.0  # after which the child that decodes for the live view ends
+
+
+def run_command(site_file: Path | None, listen: str | None) -> int:
+    """Run the appliance; put a restored backup in place first. Returns the exit code."""
+    path = site_file or first_site_file(Path("site.yaml").absolute(), listen)
+    site = site_config.load(path)
+    if apply_ready(path, site.storage.dir.absolute()):
+        site = site_config.load(path)
+    return run(site, path)
 
 
 def run(config: SiteConfig, site_file: Path) -> int:
