@@ -286,6 +286,57 @@ def test_keys_alone_move_and_remove_corners_and_undo(page: Page, editing: Editin
 
 
 @pytest.mark.usefixtures("editor")
+def test_a_click_or_tab_that_ends_the_typing_still_arrives(page: Page) -> None:
+    rule = page.locator("#rules fieldset").first
+    rule.get_by_label("score at least").fill("0.6")
+    rule.get_by_label("car", exact=True).click()
+    expect(rule.get_by_label("car", exact=True)).to_be_checked()
+    rule.get_by_label("score at least").fill("0.65")
+    choice = rule.get_by_label("raise").element_handle()
+    rule.get_by_label("raise").click()
+    page.evaluate("() => new Promise(done => setTimeout(done, 50))")
+    assert choice.evaluate("field => field.isConnected"), "its list of choices is open"
+    page.keyboard.press("Escape")
+    rule.get_by_label("score at least").fill("0.7")
+    rule.get_by_label("only at").click()
+    page.keyboard.type("22:00-06:00")
+    rule.get_by_text("More", exact=True).click()
+    rule.get_by_label("Sun", exact=True).click()
+    expect(rule.get_by_label("only at")).to_have_value("22:00-06:00")
+    expect(rule.get_by_label("Sun", exact=True)).not_to_be_checked()
+    expect(rule.get_by_label("Sun", exact=True)).to_be_visible()
+    rule.get_by_label("height at least").focus()
+    page.keyboard.type("0.1")
+    page.keyboard.press("Tab")
+    page.keyboard.type("0.9")
+    page.keyboard.press("Tab")
+    expect(rule.get_by_label("only at")).to_be_focused()
+    expect(rule.get_by_label("height at most")).to_have_value("0.9")
+    page.get_by_label("Name of the zone yard").fill("drive")
+    page.get_by_label("ignore").click()
+    expect(page.get_by_label("ignore")).to_be_checked()
+    expect(rule.get_by_label("the zone")).to_have_value("drive")
+
+
+@pytest.mark.usefixtures("editor")
+def test_an_emptied_field_of_a_rule_takes_only_its_own_value_away(page: Page, editing: Editing) -> None:
+    rule = page.locator("#rules fieldset").first
+    rule.get_by_text("More", exact=True).click()
+    rule.get_by_label("Sun", exact=True).click()
+    rule.get_by_label("only at").fill("22:00-06:00")
+    rule.get_by_label("score at least").fill("0.7")
+    rule.get_by_label("only at").fill("")
+    rule.get_by_label("score at least").fill("")
+    rule.get_by_label("score at least").press("Enter")
+    expect(rule.get_by_label("score at least")).to_have_value("0.5")
+    page.get_by_role("button", name="Save").click()
+    page.get_by_text("Saved and in force").first.wait_for()
+    (saved,) = editing.gate["rules"]  # type: ignore[misc]
+    assert saved["schedule"] == {"days": ["mon", "tue", "wed", "thu", "fri", "sat"]}
+    assert "score_min" not in saved
+
+
+@pytest.mark.usefixtures("editor")
 def test_what_is_wrong_is_said_and_nothing_is_saved(page: Page, editing: Editing) -> None:
     text = editing.path.read_text()
     page.get_by_role("button", name="Remove yard").click()

@@ -5,6 +5,7 @@ import { t, tn } from "./texts.js";
 import { clockOf } from "./time.js";
 import { labelOf } from "./draw.js";
 import { Drawing, element } from "./drawing.js";
+import { Rebuilding } from "./rebuilding.js";
 import { RuleForm, tick } from "./rule_form.js";
 import { changesOf, emptyScene, feetOf, followRenames, freeName, idOf, rename, rulesOn } from "./scene.js";
 const UNDO_MAX = 50;
@@ -31,6 +32,7 @@ export class Editor {
 		this.camera = this.root.dataset.camera;
 		this.labels = JSON.parse(this.root.dataset.labels);
 		this.drawing = new Drawing(this);
+		this.lists = new Rebuilding([by("shapes"), by("rules")], () => this.build());
 		this.listen();
 		this.act(by("save"), () => this.load());
 	}
@@ -103,42 +105,56 @@ export class Editor {
 			const name = freeName(idOf(title), rules.map(rule => rule.name));
 			rules.push({ name, title, ...(zone ? { kind: "enter", zone } : { kind: "line", line }), labels: ["person"], severity: "warning" });
 		});
+		this.lists.now();
 		by("rules").lastElementChild.querySelector("input").focus();
 	}
 	refuse(text) {
 		by("wrong").textContent = text;
 	}
-	// -- the list of zones and lines
+	// -- the lists of zones and lines, and of rules
 	list() {
+		this.lists.soon();
+	}
+	build() {
+		const opened = new Set([...by("rules").querySelectorAll("details[open]")].map(each => each.parentElement.dataset.rule));
 		const shapes = ["zones", "lines"].flatMap(kind => Object.keys(this.scene[kind]).map(name => ({ kind, name })));
 		by("no-shapes").hidden = shapes.length > 0;
 		by("shapes").replaceChildren(...shapes.map(shape => this.shapeItem(shape)));
-		by("rules").replaceChildren(...this.scene.rules.map(rule => new RuleForm(this, rule).form));
+		by("rules").replaceChildren(...this.scene.rules.map(rule => new RuleForm(this, rule, opened.has(rule.name)).form));
 	}
-	shapeItem({ kind, name }) {
+	shapeItem(shape) {
+		const { kind, name } = shape; // the shape has the new name as soon as one is typed
 		const item = document.createElement("li");
 		item.className = this.isChosen(kind, name) ? "chosen" : "";
 		const label = kind === "zones" ? t("Name of the zone {name}", { name }) : t("Name of the line {name}", { name });
 		const field = element("input", { value: name, "aria-label": label, maxlength: 64 }, item);
-		field.onchange = () => this.rename(kind, name, field.value.trim());
+		field.onchange = () => this.rename(shape, field.value.trim());
 		field.onfocus = () => {
-			if (this.isChosen(kind, name)) return;
-			this.chosen = { kind, name };
+			if (this.isChosen(kind, shape.name)) return;
+			this.chosen = { kind, name: shape.name };
 			this.drawing.corner = -1;
 			this.drawing.draw();
 			for (const other of by("shapes").children) other.className = other === item ? "chosen" : "";
 		};
-		if (kind === "zones") tick(item, t("ignore"), this.scene.ignore, name, ignore => this.change(() => (this.scene.ignore = ignore)));
+		if (kind === "zones") tick(item, t("ignore"), this.scene.ignore, name, names => this.ignore(shape.name, names.includes(name)));
 		else element("span", { class: "muted" }, item, t("line"));
 		const remove = element("button", { type: "button", class: "plain", "aria-label": t("Remove {name}", { name }) }, item, t("Remove"));
-		remove.onclick = () => this.remove(kind, name);
+		remove.onclick = () => this.remove(kind, shape.name);
 		return item;
 	}
-	rename(kind, name, wanted) {
+	ignore(name, isIgnored) {
+		this.change(() => {
+			const others = this.scene.ignore.filter(each => each !== name);
+			this.scene.ignore = isIgnored ? [...others, name] : others;
+		});
+	}
+	rename(shape, wanted) {
+		const { kind, name } = shape;
 		if (!wanted || wanted === name || this.scene[kind][wanted]) return this.list();
 		this.change(() => {
 			rename(this.scene, kind, name, wanted);
 			if (this.isChosen(kind, name)) this.chosen = { kind, name: wanted };
+			shape.name = wanted;
 		});
 	}
 	remove(kind, name) {

@@ -27,26 +27,32 @@ export class RuleForm {
 	/**
 	 * @param {import("./editor.js").Editor} editor
 	 * @param {Rule} rule
+	 * @param {boolean} isOpen whether *More* is
 	 */
-	constructor(editor, rule) {
+	constructor(editor, rule, isOpen) {
 		this.editor = editor;
 		this.rule = rule;
 		/** @type {any} */
 		this.form = document.createElement("fieldset");
+		this.form.dataset.rule = rule.name;
 		element("legend", {}, this.form, rule.title || rule.name);
 		this.input(t("Name"), { value: rule.title || rule.name, maxlength: 64 }, ({ value }) => this.rename(value.trim()));
 		this.labels();
 		this.condition();
 		this.select(t("raise"), SEVERITIES, rule.severity ?? "warning", severity => (rule.severity = severity));
-		this.share(t("score at least"), { value: rule.score_min ?? 0.5 }, value => (rule.score_min = Number(value)));
+		this.share(t("score at least"), { value: rule.score_min ?? 0.5 }, value => {
+			rule.score_min = value ? Number(value) : undefined;
+		});
 		for (const [key, text] of [["height_min", t("height at least")], ["height_max", t("height at most")]])
 			this.share(text, { value: rule[key] ?? "", placeholder: t("any") }, value => this.set(key, value && Number(value)));
 		const hours = (rule.schedule?.hours ?? []).join(", ");
 		this.input(t("only at"), { value: hours, placeholder: t("always, or 22:00-06:00") }, ({ value }) => {
 			const spans = value.split(",").map(each => each.trim()).filter(Boolean);
-			this.set("schedule", spans.length && { ...rule.schedule, hours: spans });
+			const { hours: _, ...days } = rule.schedule ?? {};
+			const schedule = spans.length ? { ...days, hours: spans } : days;
+			this.set("schedule", Object.keys(schedule).length && schedule);
 		});
-		this.more();
+		this.more(isOpen);
 		const remove = element("button", { type: "button", class: "plain" }, this.form, t("Remove {name}", { name: rule.title || rule.name }));
 		remove.onclick = () => editor.change(() => editor.scene.rules.splice(editor.scene.rules.indexOf(rule), 1));
 	}
@@ -56,6 +62,7 @@ export class RuleForm {
 		if (!title) return;
 		const others = editor.scene.rules.filter(each => each !== rule).map(each => each.name);
 		if (!editor.isSaved(rule)) rule.name = freeName(idOf(title), others);
+		this.form.dataset.rule = rule.name;
 		this.set("title", title !== rule.name && title);
 	}
 	// A new rule that nobody named yet is called after what it watches.
@@ -65,10 +72,10 @@ export class RuleForm {
 		work();
 		if (isOwn) this.rename(editor.titleOf(rule));
 	}
-	more() {
+	more(isOpen) {
 		const { rule } = this;
 		const whole = this.form;
-		this.form = element("details", { class: "more" }, whole);
+		this.form = element("details", isOpen ? { class: "more", open: "" } : { class: "more" }, whole);
 		element("summary", {}, this.form, t("More"));
 		const number = { type: "number", min: 0, max: 86400 };
 		this.input(t("silent after an alert, in seconds"), { ...number, value: rule.cooldown_s ?? 0 }, ({ value }) => this.set("cooldown_s", Number(value)));
