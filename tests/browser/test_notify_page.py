@@ -233,6 +233,15 @@ def test_a_form_asks_only_for_what_its_kind_of_target_needs(house: NotifyingHous
             expect(form.get_by_label(label)).to_be_visible()
         for label in hidden:
             expect(form.get_by_label(label)).to_be_hidden()
+    page.set_viewport_size({"width": 390, "height": 844})
+    form.get_by_label("Kind").select_option("webhook")
+    widths = [box["width"] for tick in form.locator("[type=checkbox]").all() if (box := tick.bounding_box())]
+    assert len(set(widths)) == 1, "a long text beside it does not squeeze a box to tick"
+    form.get_by_label("Name").fill("My phone")
+    assert not form.evaluate("form => form.checkValidity()")
+    expect(form.get_by_label("Name")).to_have_attribute(
+        "title", "Small letters, digits, _ and -"
+    )  # the browser tells it
 
 
 def test_out_of_reach_is_said_in_the_language_of_the_page(house: NotifyingHouse, tab: Callable[..., Page]) -> None:

@@ -127,6 +127,12 @@ def test_a_note_is_written_and_is_on_the_card(visit: Visit, five: House) -> None
     ReviewStore(five.site.db).review(["walker"], "reviewed", five.t0)  # the page is refreshed
     expect(page.locator("#review strong")).to_have_text("Reviewed")
     expect(page.locator("#note-text")).to_have_value("the postman, agai")
+    with page.expect_event("dialog") as asked:
+        page.evaluate("setTimeout(() => document.querySelector('#newer[href], #older[href]').click())")
+    assert asked.value.type == "beforeunload", "what is written is not lost without a question"
+    asked.value.dismiss()
+    expect(page.locator("#note-text")).to_have_value("the postman, agai")
+    page.locator("#note-text").fill("the postman")
 
 
 def test_several_are_deleted_with_a_reason_and_taken_back(visit: Visit, five: House) -> None:

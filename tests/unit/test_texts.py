@@ -185,6 +185,24 @@ def test_what_the_appliance_says_is_told_in_german_with_its_numbers() -> None:
     assert figure(12345.6, 1) == "12,345.6"
 
 
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "named at the first start", "back to version 4", "target phone", "target phone removed",
+        "browsers are notified", "adjoining zones", "prices", "network yolox-nano",
+        "the ingest process is started anew with other settings",
+        "the ingest process ended (killed by signal 9); starting it again",
+        "the ingest process said nothing for 10 s; starting it again",
+    ],
+)  # fmt: skip
+def test_the_versions_and_the_interruptions_are_told_in_german(sentence: str) -> None:
+    texts.set_language("de")
+    try:
+        assert texts.tell(sentence) != sentence
+    finally:
+        texts.set_language("en")
+
+
 def test_pages_and_answers_are_german_for_who_reads_german(client: TestClient) -> None:
     page = client.get("/?camera=dock", headers=GERMAN).text
     assert "Zu diesem Filter passt nichts." in page

@@ -78,6 +78,7 @@ by("ask").addEventListener("click", () =>
 	})
 );
 submit("address", "wrong", async () => {
+	by("found").hidden = true; // the picture of another address
 	await insert("seen", "probe", { ...streams(), onvif: onvifOf(), ...(camera && { camera }) });
 	by("found").hidden = false;
 	by("found").scrollIntoView({ block: "nearest" });

@@ -21,4 +21,5 @@ export function offerNote(id, refresh) {
 		say(alert.note ? t("Note saved") : t("Note removed"));
 		await refresh();
 	});
+	addEventListener("beforeunload", event => isWriting() && event.preventDefault());
 }
