@@ -48,7 +48,9 @@ WEEKLY: dict[str, str] = {
     "replay/test_own_network.py::test_confirms_nothing_in_a_still_frame[yard]": "[gate]",
     "replay/test_own_network.py::test_finds_rendered_persons_as_well_as_recorded[yard]": "[gate]",
     "replay/test_keep_start.py::test_every_alert_of_the_demo_passes_under_the_settings_it_was_kept_with[yard]":
-        "[gate]",
+        "replay/test_keep.py keeps each alert of the other clip, and each passes",
+    "replay/test_keep_start.py::test_every_alert_of_the_demo_passes_under_the_settings_it_was_kept_with[gate]":
+        "replay/test_keep.py keeps each alert of the same clip, and each passes",
     "replay/test_replay_health.py::test_ordinary_footage_has_no_such_line_and_one_kind_can_be_left_out":
         "unit/test_tamper_detector.py::test_real_footage_has_no_fault",
     "replay/test_pets_accuracy.py::test_gives_as_many_of_six_visitors_one_number_as_recorded[vedette-nano]":

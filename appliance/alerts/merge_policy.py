@@ -1,23 +1,28 @@
-"""Merges the events of one camera into alerts, one per incident, with cooldown and a limit on length."""
+"""Merges the events of one camera into alerts, one per incident, with cooldown and a limit on length.
+
+It also scores how well an object is seen in each frame; the still of an alert is cut from the best one.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from collections import deque
 from collections.abc import Iterable, Sequence
+from math import sqrt
 
-from appliance.alerts.best_view import last_view, quality, view_of
 from appliance.config import AlertsConfig, Rule
 from appliance.types import (
     SEVERITIES,
     Alert,
     AlertChange,
     BestView,
+    Box,
     Event,
     FrameBoxes,
     PipelineStep,
     Severity,
     StreamHeader,
+    TrackedObject,
 )
 
 TRACKS_MAX = 256  # listed in one alert
@@ -30,6 +35,8 @@ BETTER_VIEW_RATIO = 1.2
 # Seconds by which a camera delivers a frame out of order now and then; more than this is a clock that was set.
 _REORDER_S = 1.0
 _NEVER = float("-inf")
+_EDGE = 0.01  # share of the frame
+_CUT_OFF = 0.5  # weight of a view whose box touches the frame's border: half of the object may be outside
 
 
 class Cooldowns:
@@ -250,3 +257,20 @@ class OpenAlert:
             best=self._best,
             end_reason=end_reason,
         )
+
+
+def quality(score: float, box: Box) -> float:
+    """Score times the root of the area: sure and large; halved where the frame's edge cuts the object off."""
+    x1, y1, x2, y2 = box
+    whole = x1 > _EDGE and y1 > _EDGE and x2 < 1 - _EDGE and y2 < 1 - _EDGE
+    return score * sqrt(max(0.0, x2 - x1) * max(0.0, y2 - y1)) * (1.0 if whole else _CUT_OFF)
+
+
+def view_of(found: TrackedObject, t: float) -> BestView:
+    return BestView(track=found.track, label=found.label, t=t, score=found.score, box=found.box)
+
+
+def last_view(recent: Sequence[FrameBoxes], track: int) -> BestView | None:
+    """Return the track as it was last seen in examined frames, oldest first; None: not in these."""
+    seen = (view_of(found, frame.t) for frame in reversed(recent) for found in frame.objects if found.track == track)
+    return next(seen, None)

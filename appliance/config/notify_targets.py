@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import AfterValidator, Field, SecretStr, field_validator, model_validator
 
 from appliance.base.config_model import ConfigModel
 from appliance.config.values import Schedule, Seconds, check_port
@@ -22,6 +22,16 @@ SIGNING_PREFIX = "whsec_"
 PUSH_SERVICES = (
     "fcm.googleapis.com", "*.push.services.mozilla.com", "*.notify.windows.com", "*.push.apple.com",
 )  # fmt: skip
+
+
+def _one_line(value: SecretStr) -> SecretStr:
+    text = value.get_secret_value()
+    if not text or not text.isascii() or not text.isprintable():
+        raise ValueError("must be one line of plain characters")
+    return value
+
+
+HeaderValue = Annotated[SecretStr, AfterValidator(_one_line)]
 
 
 class TargetBase(ConfigModel):
@@ -91,7 +101,7 @@ class WebhookTarget(HttpTarget):
 
     kind: Literal["webhook"]
     secret: SecretStr | None = None
-    authorization: SecretStr | None = None
+    authorization: HeaderValue | None = None
 
     @field_validator("secret")
     @classmethod
@@ -100,23 +110,13 @@ class WebhookTarget(HttpTarget):
             signing_key(secret)
         return secret
 
-    @field_validator("authorization")
-    @classmethod
-    def _one_line(cls, value: SecretStr | None) -> SecretStr | None:
-        return _header_value(value)
-
 
 class NtfyTarget(HttpTarget):
     """A push service that speaks ntfy's HTTP API; url: of the server, without the topic."""
 
     kind: Literal["ntfy"]
     topic: Annotated[str, Field(pattern=r"^[-_A-Za-z0-9]{1,64}$", repr=False)]
-    token: SecretStr | None = None
-
-    @field_validator("token")
-    @classmethod
-    def _one_line(cls, value: SecretStr | None) -> SecretStr | None:
-        return _header_value(value)
+    token: HeaderValue | None = None
 
 
 class AppriseTarget(TargetBase):
@@ -201,14 +201,6 @@ def signing_key(secret: SecretStr) -> bytes:
         return base64.b64decode(text.removeprefix(SIGNING_PREFIX), validate=True)
     except binascii.Error:
         raise ValueError("what stands after whsec_ is not base64") from None
-
-
-def _header_value(value: SecretStr | None) -> SecretStr | None:
-    if value is not None:
-        text = value.get_secret_value()
-        if not text or not text.isascii() or not text.isprintable():
-            raise ValueError("must be one line of plain characters")
-    return value
 
 
 def is_public(host: str) -> bool:

@@ -15,6 +15,8 @@ from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
+from appliance import config as site_config
+from appliance.backup.restore import apply_ready
 from appliance.base.clock import Clock, SystemClock, local_day
 from appliance.base.errors import MissingDependency, StoreError, UsageError
 from appliance.base.import_leftovers import free_import_leftovers
@@ -51,6 +53,7 @@ from appliance.health.load_shedding import LoadShedding
 from appliance.media.recording_reader import LIMITS, SandboxedReader
 from appliance.recheck.service import ImageDetector
 from appliance.settings.settings_service import SettingsService
+from appliance.settings.site_editor import first_site_file
 from appliance.store.cameras import NOT_RUNNING, CameraStore
 from appliance.store.database import Database
 from appliance.store.meter import Meter
@@ -69,10 +72,19 @@ METER_EVERY_S = 1.0  # a kill loses the counts of at most one second; shorter we
 VIEW_IDLE_S = 60.0  # after which the child that decodes for the live view ends
 
 
-def run(config: SiteConfig, site_file: Path | None = None) -> int:
+def run_command(site_file: Path | None, listen: str | None) -> int:
+    """Run the appliance; put a restored backup in place first. Returns the exit code."""
+    path = site_file or first_site_file(Path("site.yaml").absolute(), listen)
+    site = site_config.load(path)
+    if apply_ready(path, site.storage.dir.absolute()):
+        site = site_config.load(path)
+    return run(site, path)
+
+
+def run(config: SiteConfig, site_file: Path) -> int:
     """Run the appliance until SIGINT or SIGTERM. Returns 0, 1 after a service failed, 2 for an unusable model.
 
-    site_file: that `config` was read from; the dashboard may change it. None: the settings stay as they are.
+    site_file: that `config` was read from; the dashboard may change it.
 
     Raises UsageError before anything is started: a taken port, an unusable storage folder. The model is loaded where
     it is used, in the ingest process: here it would cost 70 MB for nothing.
@@ -92,7 +104,7 @@ def run(config: SiteConfig, site_file: Path | None = None) -> int:
     db = Database(root / DATABASE, clock)
     try:
         users = UserStore(db).users()
-        setup_code = new_setup_code() if site_file and is_in_setup(config, users) else ""
+        setup_code = new_setup_code() if is_in_setup(config, users) else ""
         if not setup_code:
             check_guarded(config, users)
         appliance = build(config, root, db, clock, group, site_file, setup_code, log=log)
@@ -139,24 +151,18 @@ class Appliance:
         background: BackgroundServices,
         core: Core,
         group: ServiceGroup,
-        site_file: Path | None,
+        site_file: Path,
         setup_code: str = "",
     ) -> None:
-        """group: that runs the services. site_file: which the settings are changed in; None: they are not."""
+        """group: that runs the services. site_file: which the settings are changed in."""
         self.config = config
         self.core = core
         self.stores = lasting.stores
         self._lasting = lasting
         self._background = background
         self._group = group
-        self.settings = (
-            SettingsService(site_file, lasting.root, lasting.clock, self.reconfigure) if site_file is not None else None
-        )
-        self._proof = (
-            NightlyProof(lasting.root, site_file, bundle_store(), lambda: lasting.monitor.shed, lasting.clock)
-            if site_file is not None
-            else None
-        )
+        self.settings = SettingsService(site_file, lasting.root, lasting.clock, self.reconfigure)
+        self._proof = NightlyProof(lasting.root, site_file, bundle_store(), lambda: lasting.monitor.shed, lasting.clock)
         self._dashboard = (
             _build_dashboard(config, lasting, background, self.settings, setup_code)
             if config.dashboard.enabled
@@ -191,9 +197,8 @@ class Appliance:
                     resumes=False,
                 )
             )
-        if self._proof is not None:
-            proof = periodic_service("proof", PROOF_EVERY_S, self._proof.run_once, lasting.clock)
-            services.append(Service("proof", proof.run, partial(stop_all, proof.stop, self._proof.stop)))
+        proof = periodic_service("proof", PROOF_EVERY_S, self._proof.run_once, lasting.clock)
+        services.append(Service("proof", proof.run, partial(stop_all, proof.stop, self._proof.stop)))
         supervisor = lasting.supervisor
         return (*services, Service("core", partial(supervisor.run, self.core), supervisor.stop))
 
@@ -304,14 +309,14 @@ def build(
     db: Database,
     clock: Clock,
     group: ServiceGroup,
-    site_file: Path | None = None,
+    site_file: Path,
     setup_code: str = "",
     *,
     log: LogRing | None = None,
 ) -> Appliance:
     """Step 1: make each part and hand it its sections of the site file and its neighbours.
 
-    Nothing is written but, with a site file, its text as the newest version. log: where the last lines are kept.
+    Nothing is written but the text of the site file as the newest version. log: where the last lines are kept.
     """
     log = LogRing(clock) if log is None else log
     stores = CoreStores.of(db, Meter(db, secrets.token_hex(8)))
@@ -399,7 +404,7 @@ def _build_dashboard(
     config: SiteConfig,
     lasting: LastingParts,
     background: BackgroundServices,
-    settings: SettingsService | None,
+    settings: SettingsService,
     setup_code: str,
 ) -> WebServer:
     served = config.dashboard

@@ -53,7 +53,7 @@ from appliance.rules.arming import Arming
 from appliance.rules.schedule import armed_at
 from appliance.store.database import Database
 from appliance.store.notices import NewNotice, NoticeStore
-from appliance.store.outbox_store import OutboxQueue
+from appliance.store.outbox import Outbox
 from appliance.store.preroll_ring import PrerollRing
 from appliance.store.push_subscriptions import PushSubscriptionStore, UsedLinkStore
 from appliance.store.quotas import StorageLimits
@@ -62,10 +62,9 @@ from appliance.store.users import AccessLog, UserStore
 from appliance.store.write_backlog import WriteBacklog
 from appliance.types import AlertChange, HealthKind, RebaselineCommand, RecheckResult
 from appliance.uplink.local_judge import LocalJudge, LocalJudgeSources
-from appliance.uplink.outbox import CommitBatcher, Outbox, OutboxQuota, OutboxUpkeep
+from appliance.uplink.outbox_upkeep import OutboxQuota, OutboxUpkeep
 from appliance.uplink.pool_monitor import PoolState
 from appliance.uplink.send_limits import ttl_s
-from appliance.uplink.send_queue import SendQueue
 from appliance.uplink.uplink_service import UplinkDeps, UplinkService
 
 if TYPE_CHECKING:
@@ -276,8 +275,6 @@ class BackgroundServices:
             return None
         return UplinkDeps(
             outbox=Outbox(lasting.db, escalation.expire_hours * 3600, ttl_s(escalation, uplink)),
-            queue=SendQueue(OutboxQueue(lasting.db)),
-            commits=CommitBatcher(lasting.db),
             meter=lasting.stores.meter,
             alerts=lasting.stores.alerts,
             root=lasting.root,
@@ -289,7 +286,7 @@ class BackgroundServices:
         if uplink is None or deps is None:
             return None
         name, clock = self._config.decisions.site.name, self._lasting.clock
-        return UplinkService(uplink, name, deps, clock, changed=changed, egress_policy=self._egress_policy())
+        return UplinkService(uplink, name, deps, clock, self._egress_policy(), changed=changed)
 
     def _egress_policy(self) -> PrivacyEgressPolicy:
         return PrivacyEgressPolicy(self._privacy, self._config.decisions.cameras, self._lasting.stores.alerts.events_of)

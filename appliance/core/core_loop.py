@@ -15,8 +15,8 @@ from appliance.base.errors import StoreUnavailable
 from appliance.core.core_settings import CameraContext, CoreSettings, CoreStores
 from appliance.core.site_faults import LastingFaults
 from appliance.router.escalation_planner import ApiEscalation, RequestAnswer
+from appliance.store.alert_rows import alert_of
 from appliance.store.meter import DecodeStatus, Meter, Metric, MetricName
-from appliance.store.rows import alert_of
 from appliance.store.write_backlog import WriteBacklog
 from appliance.types import (
     AGE_EDGES_MS,

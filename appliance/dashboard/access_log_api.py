@@ -72,10 +72,5 @@ def access_log(
 def access_log_csv(log: Log, wanted: Filtered) -> Response:
     """Return the access log as CSV, newest first; t in UTC seconds."""
     names = list(AccessLogItem.model_fields)
-    rows = [[_plain(getattr(row, name)) for name in names] for row in wanted.rows(log, LOG_ROWS_MAX)]
+    rows = [[getattr(row, name) for name in names] for row in wanted.rows(log, LOG_ROWS_MAX)]
     return csv_file("access-log.csv", names, rows)
-
-
-def _plain(value: object) -> object:
-    """Return a text that no spreadsheet takes for a formula: people choose names, and guess them."""
-    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t") else value

@@ -20,8 +20,11 @@ from appliance.dashboard.health_api import HealthReader
 from appliance.dashboard.scenarios_api import Exporter
 from appliance.dashboard.schemas import DELETE_REASON_LENGTH_MAX, NOTE_LENGTH_MAX, AlertItem, EvidenceItem
 from appliance.dashboard.settings_api import Settings
+from appliance.store.alert_rows import AlertRow, EvidenceRow
+from appliance.store.alerts import AlertDetail
 from appliance.store.boxes import BoxStore
-from appliance.store.rows import AlertDetail, AlertRow, DecisionRow, EscalationRow, EvidenceRow
+from appliance.store.decisions import DecisionRow
+from appliance.store.escalations import EscalationRow
 from appliance.types import HEALTH_TITLES, Event
 from appliance.web.routes import RouteList, provided
 from appliance.web.templating import percent, score

@@ -13,17 +13,13 @@ from pydantic import BaseModel, Field
 
 from appliance.base.clock import Clock, day_bounds, parse_moment
 from appliance.base.errors import StoreError, UsageError
-from appliance.dashboard.schemas import (
-    AlertFull,
-    AlertItem,
-    ApiModel,
-)
+from appliance.dashboard.schemas import AlertFull, AlertItem, ApiModel
+from appliance.store.alert_rows import AlertRow, EvidenceRow, Standing
 from appliance.store.alert_search import AlertQuery, ReviewFilter, VerdictFilter
-from appliance.store.alerts import AlertCounts, AlertCursor, AlertStore
+from appliance.store.alerts import AlertCounts, AlertCursor, AlertDetail, AlertStore
 from appliance.store.database import Database
 from appliance.store.notices import NoticeRow, NoticeState, NoticeStore
 from appliance.store.paths import EVIDENCE, inside
-from appliance.store.rows import AlertDetail, AlertRow, EvidenceRow, Standing
 from appliance.store.users import USERS_MAX
 from appliance.types import Severity
 from appliance.web.problems import Problem

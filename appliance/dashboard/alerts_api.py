@@ -36,9 +36,9 @@ from appliance.dashboard.schemas import (
     NothingMore,
     ReviewChange,
 )
+from appliance.store.alert_rows import EvidenceKind
 from appliance.store.alerts import AlertStore
 from appliance.store.review_writes import ReviewStore
-from appliance.store.rows import EvidenceKind
 from appliance.web.problems import Problem
 from appliance.web.routes import RouteList, provided
 from appliance.web.visitor import visitor

@@ -31,12 +31,11 @@ from appliance.config import CameraConfig, DecisionConfig
 from appliance.dashboard.deps import CoreProbes
 from appliance.evidence.privacy import PrivacyRules
 from appliance.evidence.uploads import ASKED, UploadedFrame, UploadReader
-from appliance.router.calibration import UNTRAINED, TrackStability
+from appliance.router.calibration import TrackStability
 from appliance.router.escalation_planner import API_RULE, ApiEscalation
 from appliance.sandbox.sandbox import SandboxError
 from appliance.savings.costs import price_work
-from appliance.store.alerts import AlertStore
-from appliance.store.rows import AlertDetail
+from appliance.store.alerts import AlertDetail, AlertStore
 from appliance.store.verdict_stats import DailyJudgeWork
 from appliance.types import Box, RecheckResult
 from appliance.web.problems import Problem, sentence
@@ -165,7 +164,7 @@ class ImageAnalyzer:
             for each in sighting.found
         ]
         score = max((each.score for each in boxes if each.label == item.label), default=0.0)
-        calibration = self.probes.calibration() if self.probes.calibration else UNTRAINED
+        calibration = self.probes.calibration()
         chance = calibration.probability(item.camera, item.label, TrackStability(score=score)) if item.label else None
         return EdgeLook(boxes, score, chance, found.model, seconds=found.ms / 1000)
 

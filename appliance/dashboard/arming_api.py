@@ -11,7 +11,6 @@ from appliance.base.clock import iso_utc
 from appliance.base.errors import PreconditionError
 from appliance.dashboard.schemas import API, ApiModel
 from appliance.rules.arming import PAUSE_S_MAX, Arming
-from appliance.store.arming import ArmingRow
 from appliance.web.problems import Problem, refused_as
 from appliance.web.routes import RouteList, provided
 from appliance.web.visitor import visitor
@@ -33,10 +32,6 @@ class PauseItem(ApiModel):
     until_t: float | None
     who: str
     why: str
-
-    @classmethod
-    def of(cls, row: ArmingRow) -> PauseItem:
-        return cls.model_validate(row)
 
 
 class ArmingReport(ApiModel):
@@ -68,8 +63,8 @@ class ArmingReport(ApiModel):
             profile=state.name, by=state.by, since_t=state.since_t, until_t=state.until_t, following=state.following,
             who=state.who, why=state.why, reports=arming.reports, profiles=arming.config.names,
             week=bool(arming.config.schedule),
-            pauses=[PauseItem.of(row) for row in arming.pauses.paused(camera) if visitor().sees(row.camera)],
-            snoozes=[PauseItem.of(row) for row in arming.pauses.snoozed() if visitor().sees(row.camera)],
+            pauses=[PauseItem.of_row(row) for row in arming.pauses.paused(camera) if visitor().sees(row.camera)],
+            snoozes=[PauseItem.of_row(row) for row in arming.pauses.snoozed() if visitor().sees(row.camera)],
         )  # fmt: skip
 
 

@@ -19,7 +19,7 @@ from appliance.dashboard.camera_address import CAMERA_ID, CameraAddress, CameraS
 from appliance.dashboard.openapi import media
 from appliance.dashboard.schemas import API, ApiModel
 from appliance.dashboard.settings_api import Settings, SettingsPart
-from appliance.ingest.probe_process import CameraReport, ProbeFailed, probe_camera
+from appliance.ingest.camera_probe import CameraReport, ProbeFailed, probe_camera
 from appliance.onvif.camera_client import clock_advice, clock_ahead_s
 from appliance.web.problems import Problem
 from appliance.web.routes import RouteList, provided

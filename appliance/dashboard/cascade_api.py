@@ -133,8 +133,8 @@ class CascadeReader:
         )
 
     def _claims(self) -> list[CascadeClaim]:
-        calibration = self._probes.calibration() if self._probes.calibration is not None else None
-        if calibration is None or not calibration.everything.n:
+        calibration = self._probes.calibration()
+        if not calibration.everything.n:
             return []
         places = sorted(calibration.cameras.items(), key=lambda each: (-each[1].n, each[0]))[:GROUPS_MAX]
         everything = CascadeClaim.of("", "", calibration.everything)

@@ -20,7 +20,7 @@ from appliance.media.recording_reader import READ_DIRECTLY, RecordingReader
 from appliance.notify.delivery import TargetStatus
 from appliance.notify.push_means import PushMeans
 from appliance.notify.snooze_links import SnoozeLinks
-from appliance.router.calibration import Calibration
+from appliance.router.calibration import UNTRAINED, Calibration
 from appliance.router.escalation_planner import ApiEscalation, RequestAnswer
 from appliance.rules.arming import Arming
 from appliance.sensors.appliance_sensors import SensorStatus
@@ -85,10 +85,6 @@ class MediaReaders:
 READ_HERE = MediaReaders()
 
 
-def _no_boxes(camera: str) -> Sequence[FrameBoxes]:
-    return ()
-
-
 @dataclass(frozen=True, slots=True)
 class SwitchStatus:
     """The last switch of networks. networks: in words; reason: of a refusal, or why ingest was started anew for it."""
@@ -121,8 +117,8 @@ class IngestOrders:
     networks are to be in force now. switched: how far that is, or how the last one ended. shadow: see ShadowStatus.
     """
 
-    rebaseline: Callable[[str, HealthKind], object]
-    switch: Callable[[], object]
+    rebaseline: Callable[[str, HealthKind], object] = lambda camera, kind: None
+    switch: Callable[[], object] = lambda: None
     switched: Callable[[], SwitchStatus] = SwitchStatus
     shadow: Callable[[], ShadowStatus] = ShadowStatus
 
@@ -145,13 +141,13 @@ class CoreProbes:
     health: Callable[[], SystemHealth] | None = None
     targets: Callable[[], Sequence[TargetStatus]] = tuple
     mqtt: Callable[[], MqttStatus] | None = None
-    orders: IngestOrders | None = None
-    calibration: Callable[[], Calibration] | None = None
+    orders: IngestOrders = IngestOrders()
+    calibration: Callable[[], Calibration] = lambda: UNTRAINED
     pool: Callable[[], PoolState] | None = None
     escalate: Callable[[str | ApiEscalation], RequestAnswer] | None = None
-    boxes: Callable[[str], Sequence[FrameBoxes]] = _no_boxes
+    boxes: Callable[[str], Sequence[FrameBoxes]] = lambda camera: ()
     arming: Arming | None = None
-    log: Callable[[LogLevel, int], Sequence[LogLine]] | None = None
+    log: Callable[[LogLevel, int], Sequence[LogLine]] = lambda level, count: ()
     snooze_links: SnoozeLinks | None = None
     push: PushMeans | None = None
     sensors: Callable[[], SensorStatus] | None = None

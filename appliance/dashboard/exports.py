@@ -29,13 +29,13 @@ from appliance.media.atomic_file import (
 from appliance.media.recorded import PERCENT, ClipFile, ClipRedaction, RecordedSegment, progress_path
 from appliance.media.recording_reader import RecordingReader
 from appliance.sandbox.sandbox import SandboxError
+from appliance.store.alert_rows import AlertRow
 from appliance.store.alert_search import AlertQuery
-from appliance.store.alerts import AlertStore
+from appliance.store.alerts import AlertDetail, AlertStore
 from appliance.store.boxes import BoxStore, kept_boxes
 from appliance.store.database import Database
 from appliance.store.exports import ExportRow, ExportStore, Hide
 from appliance.store.paths import EVIDENCE, EXPORTS, SEGMENTS, inside
-from appliance.store.rows import AlertDetail, AlertRow
 from appliance.store.segments import SegmentStore
 from appliance.web.templating import Templates
 

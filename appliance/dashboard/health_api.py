@@ -216,7 +216,7 @@ class HealthReader:
         """
         self._events.mark_seen(event, self._clock.now())
         row = self.row(event)
-        if row.t_end is None and row.kind in LEARNABLE and self._probes.orders is not None:
+        if row.t_end is None and row.kind in LEARNABLE:
             self._probes.orders.rebaseline(row.camera, row.kind)
         return HealthItem.of(row)
 

@@ -19,7 +19,7 @@ from appliance.keep.scenario_exporter import KeepOptions, ScenarioExporter
 from appliance.keep.scenario_file import ReviewedAs
 from appliance.keep.scenario_store import NOTE_LENGTH_MAX, StoredScenario
 from appliance.media.atomic_file import DiskWriteError
-from appliance.store.rows import AlertDetail
+from appliance.store.alerts import AlertDetail
 from appliance.web.problems import refused_as
 from appliance.web.routes import RouteList
 

@@ -57,7 +57,7 @@ NewestBoxes = Callable[[str], Sequence[FrameBoxes]]
 def message(kind: bytes, index: int, content: bytes = b"") -> bytes:
     """Return one message of the stream: kind, camera, length of the content (32 bits, network order), content.
 
-    index: the number of the camera among those requested. See docs/dashboard.md.
+    index: the number of the camera among those requested. See docs/http-api.md.
     """
     return _MESSAGE.pack(kind, index, len(content)) + content
 
@@ -158,7 +158,6 @@ class LiveFeed:
     ) -> None:
         self.camera = camera
         self.conversion = LiveConversion(conversions) if choice.h264 else None
-        self._choice = choice
         self._files = LiveFiles(camera, segments, root, conversions.clock, choice)
         self.ring = PieceRing()
         self.newest_t = float("-inf")  # of the newest fragment
@@ -178,7 +177,7 @@ class LiveFeed:
 
     @property
     def note(self) -> dict[str, object]:
-        """Return the state of the feed that viewers get beside pictures: see docs/dashboard.md."""
+        """Return the state of the feed that viewers get beside pictures: see docs/http-api.md."""
         conversion, note = self.conversion, {"active": self.active, "problem": tell(self.problem)}
         if conversion is not None and conversion.is_running:
             share = None if conversion.share is None else round(conversion.share, 2)

@@ -18,7 +18,7 @@ from appliance.bundle.manifest import BundleManifest, BundleRef, ModelEntry, che
 from appliance.bundle.rollout import begin_shadow, end_shadow
 from appliance.canary.shadow_cost import bundle_bytes, needed_bytes, shortage
 from appliance.config import OWN_NETWORKS_MAX, DecisionConfig
-from appliance.dashboard.deps import CoreProbes, ShadowStatus, SwitchStatus
+from appliance.dashboard.deps import CoreProbes
 from appliance.dashboard.headroom_api import HeadroomReader
 from appliance.dashboard.schemas import API, ApiModel, RequestModel
 from appliance.dashboard.settings_api import Settings, SettingsPart, settings_problems, user_of
@@ -246,8 +246,9 @@ class ModelReader:
         return ModelList(
             models=sorted(rows, key=lambda each: (not each.in_force, each.state != "here", each.name)),
             in_force=now.name, before=before, cameras=self._own(now.table), better=better, publisher=publisher,
-            base=self._settings.service.status().digest if self._settings.is_editable else "", switch=self._switch(),
-            shadow=ShadowItem.of_row(ShadowStatus() if self._probes.orders is None else self._probes.orders.shadow()),
+            base=self._settings.service.status().digest if self._settings.is_editable else "",
+            switch=SwitchItem.of_row(self._probes.orders.switched()),
+            shadow=ShadowItem.of_row(self._probes.orders.shadow()),
         )  # fmt: skip
 
     def better(self) -> str:
@@ -268,8 +269,7 @@ class ModelReader:
         if self._config.detector.model != value:
             why = f"network {wanted.model}"
             self._settings.service.change([SiteChange(KEY, value)], wanted.base, who, why)
-        if self._probes.orders is not None:
-            self._probes.orders.switch()
+        self._probes.orders.switch()
 
     def use_for_camera(self, wanted: UseModel, who: str) -> None:
         """Put a network in force for one camera. Raise as `use` does; Problem: no such camera, or a third network."""
@@ -291,8 +291,7 @@ class ModelReader:
             raise ModelError(f"{wanted.model} is not here: pull it first")
         else:
             self._settings.service.change([SiteChange(key, wanted.model)], wanted.base, who, why)
-        if self._probes.orders is not None:
-            self._probes.orders.switch()
+        self._probes.orders.switch()
 
     def _own(self, table: InForceTable) -> dict[str, str]:
         """Return the networks that cameras have of their own."""
@@ -304,8 +303,7 @@ class ModelReader:
     def go_back(self) -> None:
         """Put in force what was before. Raise PreconditionError: nothing is to be taken back."""
         bundle_store().roll_back()
-        if self._probes.orders is not None:
-            self._probes.orders.switch()
+        self._probes.orders.switch()
 
     def _now(self) -> _Now:
         settings, table = self._config.detector, bundle_store().in_force()
@@ -316,10 +314,6 @@ class ModelReader:
         ms = self._headroom.report().inference_ms
         load = DetectorLoad(ms / 1000, inferences_wanted(self._config.cameras)) if ms else None
         return _Now(name, entry, table, load)
-
-    def _switch(self) -> SwitchItem:
-        status = SwitchStatus() if self._probes.orders is None else self._probes.orders.switched()
-        return SwitchItem(progress=status.progress, networks=status.networks, reason=status.reason)
 
     def _better(self, now: _Now) -> str:
         if now.load is None or not now.load.wanted:

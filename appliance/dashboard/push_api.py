@@ -165,7 +165,7 @@ def test_browser(context: NotifyPart, browser: str) -> TestOutcome:
 @router.post("/push")
 def subscribe(request: Request, context: NotifyPart, wanted: Subscribe) -> BrowserList:
     """Notify this browser, of the cameras that the visitor may see."""
-    from appliance.notify.push_crypto import browser_key
+    from appliance.notify.push_sender import browser_key
 
     push, target = context.push, context.targets[context.push_target]
     assert isinstance(target, PushTarget)

@@ -247,7 +247,7 @@ class SavingsReader:
         """Return the sums since this core started, since midnight, or ever."""
         # No rates here: the store does not know how long the core ran today, and a wrong rate is worse than none.
         totals = self.meter.totals(since)
-        found = account_for(totals, 0.0, (row.name for row in self.cameras.all()))
+        found = account_for(totals, (row.name for row in self.cameras.all()))
         return SavingsReport(
             since=since,
             counterfactual=found.counterfactual,

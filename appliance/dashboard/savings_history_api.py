@@ -136,7 +136,7 @@ class HistoryReader:
 
 def _period(found: PeriodTotals, camera: str, by: PeriodKind) -> PeriodItem:
     totals = [each for each in found.totals if not camera or each.camera == camera]
-    account: SavingsAccount = account_for(totals, 0.0).total
+    account: SavingsAccount = account_for(totals).total
     return PeriodItem(
         t=found.t, begin=found.day if by == "day" else local_hour(found.t), received=account.camera_bytes,
         received_main=account.main_bytes, sent=account.uplink_bytes, saved=account.saved_bytes, exact=account.exact,

@@ -9,22 +9,12 @@ from urllib.parse import quote
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from appliance.store.rows import (
-    AlertDetail,
-    AlertRow,
-    ChangeKind,
-    DecisionRow,
-    Delivery,
-    EscalationRow,
-    EvidenceRow,
-    EvidenceState,
-    FirstEvent,
-    RecheckRow,
-    RecheckState,
-    Standing,
-    StepEvidence,
-    StepRow,
-)
+from appliance.store.alert_rows import AlertRow, EvidenceRow, EvidenceState, FirstEvent, Standing
+from appliance.store.alerts import AlertDetail
+from appliance.store.decisions import DecisionRow
+from appliance.store.escalations import Delivery, EscalationRow, StepEvidence, StepRow
+from appliance.store.rechecks import RecheckState
+from appliance.store.review_writes import ChangeKind
 from appliance.types import (
     CONFIRMING_KINDS,
     Box,
@@ -265,10 +255,6 @@ class SecondLookItem(ApiModel):
     verdict: EdgeVerdict | None
     superseded: bool
 
-    @classmethod
-    def of(cls, row: RecheckRow, *, superseded: bool) -> SecondLookItem:
-        return cls.of_row(row, superseded=superseded)
-
 
 class DecisionItem(ApiModel):
     """The router's last decision: who answers (`tier`), the appliance's own answer (`edge`) and how sure it is.
@@ -328,7 +314,7 @@ class AlertFull(ApiModel):
             evidence=[EvidenceItem.of(row) for row in detail.evidence],
             delivery=DeliveryItem.of(escalation, detail.steps) if escalation else None,
             verdict=verdict.body if verdict else None,
-            second_look=SecondLookItem.of(recheck, superseded=superseded) if recheck else None,
+            second_look=SecondLookItem.of_row(recheck, superseded=superseded) if recheck else None,
             decision=DecisionItem.of(detail.decision) if detail.decision else None,
             changes=[AlertChangeItem.model_validate(row) for row in detail.changes],
         )

@@ -248,7 +248,7 @@ class SystemReader:
         return [LogItem.model_validate(each) for each in self.lines(level, count)]
 
     def lines(self, level: LogLevel, count: int) -> Sequence[LogLine]:
-        return self._probes.log(level, count) if self._probes.log else ()
+        return self._probes.log(level, count)
 
     def _processes(self) -> list[ProcessItem]:
         with self._lock:

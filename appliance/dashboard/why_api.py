@@ -18,7 +18,7 @@ from appliance.dashboard.recording_jobs import JobRunning, JobState, RecordingJo
 from appliance.dashboard.schemas import API, ApiModel, RequestModel
 from appliance.dashboard.timeline_api import From, TimelineReader, TimelineReport, To
 from appliance.explain.recording_tasks import LEAD_S, SPAN_TASK, SpanTask, without_secrets
-from appliance.explain.rule_outcomes import RuleOutcome, Stage
+from appliance.explain.rule_outcomes import Stage
 from appliance.explain.span_explanation import SENTENCES, SpanExplanation, explain_stored
 from appliance.store.boxes import BoxStore
 from appliance.store.cameras import CameraStore
@@ -45,10 +45,6 @@ class OutcomeItem(ApiModel):
     values: dict[str, str]
     text: str
     until: float | None = None
-
-    @classmethod
-    def of(cls, found: RuleOutcome) -> OutcomeItem:
-        return cls.of_row(found)
 
 
 class StageSpanItem(ApiModel):
@@ -292,12 +288,12 @@ class WhyReader:
         words = SENTENCES[key].format(**values, **({"why": because.text} if because else {}))
         return WhyReport(
             camera=name, t_start=t0, t_end=t1, source="stored" if replay is None else "replay", sentence=words,
-            sentence_key=key, sentence_values=dict(values), because=OutcomeItem.of(because) if because else None,
+            sentence_key=key, sentence_values=dict(values), because=OutcomeItem.of_row(because) if because else None,
             looks=found.examined,
             tracks=[
                 TrackItem.of_row(
-                    each, furthest=OutcomeItem.of(each.furthest) if each.furthest else None,
-                    outcomes=[OutcomeItem.of(outcome) for outcome in each.outcomes.values()],
+                    each, furthest=OutcomeItem.of_row(each.furthest) if each.furthest else None,
+                    outcomes=[OutcomeItem.of_row(outcome) for outcome in each.outcomes.values()],
                     spans=[StageSpanItem.model_validate(part) for part in each.spans],
                 )
                 for each in found.tracks

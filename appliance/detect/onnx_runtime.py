@@ -66,7 +66,7 @@ class OnnxRuntime:
     Where the file leaves sides open, all shapes run in one session, whose memory is for the largest so far; on a CPU
     what is free of it goes back after the first run in each shape (else the trial picture, a square that no camera
     fills, would be paid for ever: 4 MB) and after a run that follows a pause. A batch of 2 to 8 frames takes 0.97 to
-    1.02 of their time one by one there (docs/hardware.md), so there are none.
+    1.02 of their time one by one there (docs/scheduling.md), so there are none.
     """
 
     def __init__(
@@ -255,7 +255,7 @@ def gpu_providers(
 
 
 def cuda_options(precision: Precision) -> dict[str, str]:
-    """See docs/detector.md."""
+    """Return the options of ONNX Runtime's CUDA provider."""
     return {
         "device_id": "0",  # the first that CUDA_VISIBLE_DEVICES leaves
         "cudnn_conv_algo_search": "HEURISTIC",  # EXHAUSTIVE, the default, tries each convolution in each new shape
@@ -265,7 +265,7 @@ def cuda_options(precision: Precision) -> dict[str, str]:
 
 
 def tensorrt_options(path: Path, precision: Precision, engines: Path | None) -> dict[str, str]:
-    """See docs/detector.md. Raises ModelError: the file is not what is asked for."""
+    """Return the options of ONNX Runtime's TensorRT provider. Raises ModelError: the file is not what is asked for."""
     header = read_header(path)
     if precision == "int8" or header.quantised:
         must_be_quantised(path, header)

@@ -139,11 +139,6 @@ def _options(device: str, precision: OwnPrecision, threads: int, cache: Path | N
     return options if device == "NPU" else options | {"NUM_STREAMS": 1}  # an NPU has no streams to choose
 
 
-def multiplies_bf16() -> bool:
-    """Return whether OpenVINO multiplies in bfloat16 on this CPU (AVX512_BF16, AMX, or arm64 with FEAT_BF16)."""
-    return "BF16" in ov.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
-
-
 def _must_have(core: ov.Core, path: Path, device: str, precision: str) -> None:
     """Check that the wanted device and precision are here. Raise ModelError with the cure."""
     there: Sequence[str] = core.available_devices

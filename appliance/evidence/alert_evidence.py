@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
-from appliance.alerts.best_view import quality
+from appliance.alerts.merge_policy import quality
 from appliance.base.errors import EvidenceError
 from appliance.config import AlertsConfig as Rolls
 from appliance.evidence.recording_index import (
@@ -19,12 +19,12 @@ from appliance.evidence.recording_index import (
     RetryTracker,
     disk_may_recover,
 )
-from appliance.media.atomic_file import write_file
+from appliance.media.atomic_file import WrittenFile, write_file
 from appliance.media.recorded import ClipFile, FrameImage, FrameImages, ImageOrder
+from appliance.store.alert_rows import AlertRow, EvidenceKind, EvidenceRow
 from appliance.store.boxes import SPAN_ROWS_MAX, BoxStore
 from appliance.store.evidence import EvidenceStore
 from appliance.store.paths import evidence_folder
-from appliance.store.rows import AlertRow, EvidenceKind, EvidenceRow
 from appliance.types import SCHEMA, BestView, TrackedObject
 
 logger = logging.getLogger(__name__)
@@ -170,21 +170,8 @@ class AlertStillMaker:
     ) -> EvidenceRow:
         path = f"{evidence_folder(alert.id)}/{kind}.jpg"
         written = write_file(self._root / path, image.data)
-        return EvidenceRow(
-            alert=alert.id,
-            kind=kind,
-            state="ready",
-            path=path,
-            t_start=t,
-            t_end=t,
-            bytes=written.bytes,
-            sha256=written.sha256,
-            width=image.size[0],
-            height=image.size[1],
-            box=None if view is None else view.box,
-            score=0.0 if view is None else view.score,
-            reason=reason,
-        )
+        row = replace(ready_row(alert.id, kind, path, written, (t, t), image.size), reason=reason)
+        return row if view is None else replace(row, box=view.box, score=view.score)
 
 
 def _orders(view: BestView | None) -> list[ImageOrder]:
@@ -288,35 +275,29 @@ class AlertClipMaker:
             "frames": [{"t": each.t, "objects": [_known_fields(found) for found in each.objects]} for each in frames],
         }
         written = write_file(self._root / path, json.dumps(content, separators=(",", ":")).encode())
-        return EvidenceRow(
-            alert=alert.id,
-            kind="boxes",
-            state="ready",
-            path=path,
-            t_start=t0,
-            t_end=t1,
-            bytes=written.bytes,
-            sha256=written.sha256,
-            reason="" if len(frames) < SPAN_ROWS_MAX else f"it stops after {SPAN_ROWS_MAX} frames",
-        )
+        reason = "" if len(frames) < SPAN_ROWS_MAX else f"it stops after {SPAN_ROWS_MAX} frames"
+        return replace(ready_row(alert.id, "boxes", path, written, (t0, t1)), reason=reason)
 
 
 def clip_row(alert: str, path: str, clip: ClipFile, n: int = 0) -> EvidenceRow:
     """Return the row of a clip that is on disk; n: 0 is the alert's own clip."""
+    row = ready_row(alert, "clip", path, clip.written, (clip.t_start, clip.t_end), clip.size)
+    return replace(row, n=n, reason=clip.note)
+
+
+def ready_row(
+    alert: str,
+    kind: EvidenceKind,
+    path: str,
+    written: WrittenFile,
+    span: tuple[float, float],
+    size: tuple[int, int] = (0, 0),
+) -> EvidenceRow:
+    """Return the row of a file that is on disk. span: camera time of its begin and end; size: (width, height)."""
     return EvidenceRow(
-        alert=alert,
-        kind="clip",
-        n=n,
-        state="ready",
-        path=path,
-        t_start=clip.t_start,
-        t_end=clip.t_end,
-        bytes=clip.written.bytes,
-        sha256=clip.written.sha256,
-        width=clip.size[0],
-        height=clip.size[1],
-        reason=clip.note,
-    )
+        alert=alert, kind=kind, state="ready", path=path, t_start=span[0], t_end=span[1], bytes=written.bytes,
+        sha256=written.sha256, width=size[0], height=size[1],
+    )  # fmt: skip
 
 
 def _known_fields(found: TrackedObject) -> dict[str, object]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from appliance import wire
 from appliance.base.errors import EvidenceError
 from appliance.config import CameraConfig, EscalationConfig
-from appliance.evidence.alert_evidence import AlertStillMaker, clip_row
+from appliance.evidence.alert_evidence import AlertStillMaker, clip_row, ready_row
 from appliance.evidence.frame_selection import (
     FACTS_ONLY,
     EncodedImage,
@@ -36,13 +36,13 @@ from appliance.evidence.recording_index import (
 )
 from appliance.media.atomic_file import DiskWriteError, write_file
 from appliance.media.recorded import ClipFile, FrameImage, FrameImages, ImageOrder, RecordedSegment, Redaction
-from appliance.store.alerts import AlertStore
+from appliance.store.alert_rows import EvidenceKind, EvidenceRow
+from appliance.store.alerts import AlertDetail, AlertStore
 from appliance.store.boxes import BoxStore
 from appliance.store.database import Database
-from appliance.store.escalations import EscalationStore
+from appliance.store.escalations import EscalationRow, EscalationStore, MediaRow
 from appliance.store.evidence import EvidenceStore
 from appliance.store.paths import evidence_folder
-from appliance.store.rows import AlertDetail, EscalationRow, EvidenceKind, EvidenceRow, MediaRow
 from appliance.types import Event
 
 logger = logging.getLogger(__name__)
@@ -167,21 +167,8 @@ class EvidenceFileWriter:
         written = write_file(self._root / path, image.data)
         if written.sha256 != ref.sha256:
             raise DiskWriteError(f"{path} is not on disk as it was written")
-        row = EvidenceRow(
-            alert=detail.alert.id,
-            kind=ref.kind,
-            n=n,
-            state="ready",
-            path=path,
-            t_start=ref.t,
-            t_end=ref.t,
-            bytes=ref.bytes,
-            sha256=ref.sha256,
-            width=ref.width,
-            height=ref.height,
-            box=ref.box,
-        )
-        return EvidenceFile(row, ref)
+        row = ready_row(detail.alert.id, ref.kind, path, written, (ref.t, ref.t), (ref.width, ref.height))
+        return EvidenceFile(replace(row, n=n, box=ref.box), ref)
 
 
 def _next_number(detail: AlertDetail, kind: EvidenceKind, before: Sequence[EvidenceFile]) -> int:

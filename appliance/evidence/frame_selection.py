@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from appliance import wire
-from appliance.alerts.best_view import quality
+from appliance.alerts.merge_policy import quality
 from appliance.base.errors import EvidenceError
 from appliance.config import EscalationConfig
 from appliance.media.recorded import FrameImage, ImageOrder, Redaction
-from appliance.store.rows import StepEvidence
+from appliance.store.escalations import StepEvidence
 from appliance.types import BestView, Box, Event, EvidenceStep, FrameBoxes
 
 CROP_SIDE_MAX = 320  # pixels of the encoded crop

@@ -21,8 +21,8 @@ from appliance.media.recording_reader import RecordingReader
 from appliance.rules.line_polygon_geometry import Polygon, foot
 from appliance.rules.schedule import ArmedHours, LocalTime
 from appliance.sandbox.sandbox import SandboxError
+from appliance.store.alerts import AlertDetail
 from appliance.store.boxes import BoxStore
-from appliance.store.rows import AlertDetail
 from appliance.types import Box, Event, FrameBoxes, Point, PrivacyLevel
 
 logger = logging.getLogger(__name__)

@@ -1,4 +1,7 @@
-"""Watchdogs: a camera that is silent, unexamined or overloaded, a detector that is stuck or replaced by another."""
+"""Watchdogs: a camera that is silent, unexamined or overloaded, a detector that is stuck or replaced by another.
+
+Also clocks that disagree: two streams of a camera, and the appliance's own when it is set.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from appliance import config
-from appliance.base.clock import Clock
-from appliance.health.clock_offset import ClockStep, StreamOffset
+from appliance.base.clock import Clock, ClockStepDetector
 from appliance.health.conditions import HealthCondition, HealthListener
 from appliance.types import CameraStateName, HealthKind
 
@@ -18,6 +20,8 @@ KEPT_SHARE = 0.8  # of the promise; less is below it
 CLEARED_SHARE = 0.9  # of the promise; so much is kept again, and between the two nothing changes
 MISSING_MIN = 0.5  # inferences a second: of a heartbeat each few seconds one may be missed
 BUSY_LOAD = 0.8  # of the detector's time; above it the detector is what there is too little of
+STEP_S_MIN = 2.0  # a smaller step of the system clock is what NTP does
+OFFSET_HOLD_S = 8.0  # a stream that was just opened is steered to its sender's clock first
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +156,48 @@ class DetectorActivity:
 
     load: float = 0.0
     stuck: bool = False
+
+
+def streams_apart_s(main_behind_s: float | None, detect_behind_s: float | None) -> float | None:
+    """Return by how much the detect stream's camera time is ahead of the main stream's. None: one is not known.
+
+    main_behind_s, detect_behind_s: by how much each stream's camera time is behind the appliance's clock.
+    """
+    return None if main_behind_s is None or detect_behind_s is None else main_behind_s - detect_behind_s
+
+
+class StreamOffset:
+    """The condition `offset` of one camera: boxes have the detect stream's time, the recording the main stream's.
+
+    Owner: as of `CameraWatchdog`.
+    """
+
+    def __init__(self, camera: str, report: HealthListener, offset_s: float) -> None:
+        """offset_s: from so much on it is a fault."""
+        self._condition = HealthCondition(camera, "offset", report, hold_s=OFFSET_HOLD_S)
+        self._offset_s = offset_s
+
+    def update(self, now: float, apart_s: float | None) -> None:
+        """Take in `streams_apart_s` at camera time `now`."""
+        reason = f"its second stream is {abs(apart_s or 0.0):.1f} s {'ahead of' if (apart_s or 0.0) > 0 else 'behind'} "
+        reason += "its main stream by their clocks: boxes lie beside what they are of, and stills show another moment; "
+        reason += "set the camera's time (NTP), or detect on the main stream"
+        self._condition.update(now, None if apart_s is None else abs(apart_s) > self._offset_s, reason)
+
+
+class ClockStep:
+    """The condition `clock` of the appliance. Owner: as of `ApplianceWatchdog`."""
+
+    def __init__(self, report: HealthListener, clock: Clock) -> None:
+        self._steps = ClockStepDetector(clock, STEP_S_MIN)
+        self._condition = HealthCondition("", "clock", report, hold_s=0.0)
+
+    def update(self, now: float) -> None:
+        """Compare the clocks; call it once a second."""
+        step_s = self._steps.step_s()
+        self._condition.update(now, step_s != 0, f"the clock of this appliance was set by {step_s:+.0f} s")
+        if step_s:
+            self._condition.record_recovery(now, "connecting to all cameras again, so that their times are true")
 
 
 class CameraWatchdog:

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from appliance.base.clock import Clock
 from appliance.config import CameraConfig
-from appliance.health.clock_offset import streams_apart_s
-from appliance.health.watchdog import CameraActivity, CameraWatchdog, DetectorActivity, InferenceRates
+from appliance.health.watchdog import CameraActivity, CameraWatchdog, DetectorActivity, InferenceRates, streams_apart_s
 from appliance.ingest.detect_stream import DetectCounts, DetectStream
 from appliance.ingest.file_source import FileSource
 from appliance.ingest.lag import LagFilter

@@ -15,7 +15,7 @@ from appliance.base.clock import Clock, ClockStepDetector
 from appliance.base.errors import SourceError, SourceLost
 from appliance.config import DetectConfig
 from appliance.decode_policy import decode_session
-from appliance.health.clock_offset import STEP_S_MIN
+from appliance.health.watchdog import STEP_S_MIN
 from appliance.inference.camera_queue import CameraQueue, FrameAges, PacketArrivals, priority_of
 from appliance.inference.inference_worker import QueuedInference
 from appliance.ingest.camera_hardware import SOFTWARE, CameraHardware

@@ -37,9 +37,9 @@ from appliance.media.recording_reader import READ_DIRECTLY, RecordingReader
 from appliance.rules.reportable import rule_place
 from appliance.rules.schedule import ArmedHours
 from appliance.rules.zones_and_lines import TUNING
+from appliance.store.alerts import AlertDetail
 from appliance.store.archive import StorageArchive
 from appliance.store.paths import EVIDENCE, SCENARIOS, SEGMENTS, inside
-from appliance.store.rows import AlertDetail
 from appliance.track.standstill import is_unmoved
 from appliance.types import Event, FrameBoxes, Review, StreamHeader, TrackedObject
 

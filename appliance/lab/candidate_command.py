@@ -37,8 +37,8 @@ from appliance.lab.cassette_agreement import DECISION_OF_REVIEW, compared, of_pe
 from appliance.lab.prove_command import job_call, kept_scenarios, report_json, report_lines
 from appliance.sandbox.sandbox import SandboxError
 from appliance.settings.site_editor import SiteEditor, SiteProposal, digest_of
+from appliance.store.alert_rows import AlertRow
 from appliance.store.archive import StorageArchive, settled_escalations
-from appliance.store.rows import AlertRow
 from appliance.types import Decision, Event
 from appliance.uplink.local_judge import JudgeChild
 from appliance.wire import Escalation

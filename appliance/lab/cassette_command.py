@@ -45,7 +45,7 @@ from appliance.replay.verdict_source import (
     VerdictSource,
 )
 from appliance.store.archive import SettledEscalation, settled_escalations
-from appliance.store.rows import StepRow
+from appliance.store.escalations import StepRow
 from appliance.uplink.verdict_client import TimedVerdict, VerdictClient
 from appliance.version import version
 

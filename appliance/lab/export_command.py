@@ -63,9 +63,10 @@ from appliance.lab.export_samples import (
     still_image,
 )
 from appliance.media.atomic_file import DiskWriteError
+from appliance.store.alert_rows import AlertRow
+from appliance.store.alerts import AlertDetail
 from appliance.store.archive import StorageArchive
 from appliance.store.paths import evidence_folder
-from appliance.store.rows import AlertDetail, AlertRow
 from appliance.types import Review
 
 PAGE = 500  # alerts read at once

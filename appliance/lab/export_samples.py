@@ -24,10 +24,11 @@ from appliance.keep.scenario_exporter import own_clip, recorded_segments
 from appliance.lab.export_folder import ExportedAlert, ExportFolder, ExportSample, LabelledBox
 from appliance.media.recorded import RecordedSegment
 from appliance.media.stills import Still, cut_stills, encode_jpeg
+from appliance.store.alert_rows import AlertRow
+from appliance.store.alerts import AlertDetail
 from appliance.store.archive import StorageArchive
 from appliance.store.boxes import kept_boxes
 from appliance.store.paths import EVIDENCE, inside
-from appliance.store.rows import AlertDetail, AlertRow
 from appliance.types import TEACHING_KINDS, Box, FrameBoxes, Review, TrackedObject
 
 EXPORT_JPEG_QUALITY = 92  # so that a network does not learn our compression

@@ -17,7 +17,6 @@ import subprocess
 import threading
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 
 import av
@@ -92,14 +91,6 @@ class _ChildInput:
         return len(data)
 
 
-@dataclass(frozen=True, slots=True)
-class _Sent:
-    """The packet that a time stamp of the child stands for."""
-
-    pts: int
-    dts: int | None
-
-
 class PipedCodec:
     """A `HardwareCodec` whose decoder is a child process.
 
@@ -117,7 +108,8 @@ class PipedCodec:
         self._info = info
         self._arrived = threading.Condition()
         self._frames: deque[av.VideoFrame] = deque()
-        self._sent: dict[int, _Sent] = {}
+        self._sent: dict[int, int] = {}
+        """The packet's time stamp that one of the child stands for."""
         self._offset = self._last = 0
         self._begins = True
         self._clock = SystemClock()
@@ -197,7 +189,7 @@ class PipedCodec:
         there.is_keyframe = packet.is_keyframe
         there.stream = self._stream
         self._last = there.dts
-        self._sent[there.pts] = _Sent(pts, packet.dts)
+        self._sent[there.pts] = pts
         assert self._muxer is not None
         try:
             self._muxer.mux(there)
@@ -251,7 +243,7 @@ class PipedCodec:
                 continue
             was = self._sent[stamp]
             self._sent = {each: sent for each, sent in self._sent.items() if each > stamp}
-            frame.pts, frame.time_base = was.pts, Fraction(1, SECOND_US)
+            frame.pts, frame.time_base = was, Fraction(1, SECOND_US)
             frames.append(frame)
         return frames
 

@@ -17,15 +17,9 @@ from appliance.config import DAYS, CameraConfig, MqttConfig
 from appliance.evidence.privacy import PrivacyRules
 from appliance.mqtt.broker_session import BrokerSession, ReceivedMessage
 from appliance.mqtt.discovery import OFF, ON, ONLINE, Topics, discovery_messages
-from appliance.mqtt.site_state import (
-    AlertMessages,
-    CameraZones,
-    arming_states,
-    camera_problem,
-    json_body,
-    system_state,
-)
+from appliance.mqtt.site_state import AlertMessages, CameraZones, arming_states, camera_problem, json_body, system_state
 from appliance.rules.arming import Arming
+from appliance.store.alert_rows import AlertRow, EvidenceRow
 from appliance.store.alert_search import AlertQuery
 from appliance.store.alerts import AlertStore
 from appliance.store.audit import AuditKind, AuditRow, AuditStore
@@ -34,7 +28,6 @@ from appliance.store.cameras import CameraStore
 from appliance.store.database import Database
 from appliance.store.health_events import HealthEventStore
 from appliance.store.meter import Meter, Metric, MetricName
-from appliance.store.rows import AlertRow, EvidenceRow
 from appliance.store.users import AccessLog
 
 POLL_S = 0.5  # home automation reacts within a second

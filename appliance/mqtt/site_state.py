@@ -15,11 +15,11 @@ from appliance.mqtt.discovery import OFF, ON, UNKNOWN, Topics, ZoneLabel, zone_l
 from appliance.rules.arming import Arming
 from appliance.rules.line_polygon_geometry import foot
 from appliance.rules.zones_and_lines import TUNING, Zone, ZoneMembership
+from appliance.store.alert_rows import AlertRow, EvidenceRow
 from appliance.store.alerts import AlertStore
 from appliance.store.boxes import BoxStore
 from appliance.store.cameras import CameraRow
 from appliance.store.health_events import HealthEventRow
-from appliance.store.rows import AlertRow, EvidenceRow
 from appliance.types import SEVERITIES, FrameBoxes, TrackedObject
 
 

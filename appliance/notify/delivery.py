@@ -20,12 +20,11 @@ from appliance.config import Target
 from appliance.notify.health_notices import HealthNotices, SystemStatus
 from appliance.notify.message import MessageBuilder, MessageSender, NotificationMessage, SendResult
 from appliance.notify.notice_policy import PRIVACY_FORBIDS, NoticeInput, decide_notice
-from appliance.store.alerts import AlertStore
+from appliance.store.alerts import AlertDetail, AlertStore
 from appliance.store.audit import AuditKind, AuditRow
 from appliance.store.health_events import HealthEventStore
 from appliance.store.meter import Meter, Metric, MetricName
 from appliance.store.notices import ONE_INCIDENT, NewNotice, NoticeState, NoticeStore, OpenNotice, SentMessage
-from appliance.store.rows import AlertDetail
 from appliance.types import SEVERITIES, AlertChange, Severity
 
 POLL_S = 1.0  # a notice goes within a second of its alert

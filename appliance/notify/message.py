@@ -8,9 +8,10 @@ from datetime import datetime
 from typing import Literal, Protocol
 from urllib.parse import quote
 
+from appliance.store.alert_rows import Standing
+from appliance.store.alerts import AlertDetail
 from appliance.store.health_events import HealthEventRow
 from appliance.store.notices import NoticeRow
-from appliance.store.rows import AlertDetail, Standing
 from appliance.types import HEALTH_TITLES, SEVERITIES, AlertChange, Event, HealthKind, Severity
 
 _REASON_CHARS_MAX = 400  # a phone shows some 200; ntfy takes 4096 bytes

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from appliance.config import Target
+from appliance.store.alert_rows import Standing
+from appliance.store.escalations import Delivery
 from appliance.store.notices import NewNotice
-from appliance.store.rows import Delivery, Standing
 from appliance.types import SEVERITIES, AlertChange, Event, Severity
 
 PRIVACY_FORBIDS = "the privacy rules of this camera forbid it"

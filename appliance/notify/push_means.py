@@ -33,7 +33,7 @@ class VapidKey:
     @property
     def public(self) -> str:
         """As browsers want it (`applicationServerKey`). Raises MissingDependency."""
-        from appliance.notify.push_crypto import public_point
+        from appliance.notify.push_sender import public_point
 
         return encode(public_point(self._private()))
 
@@ -42,7 +42,7 @@ class VapidKey:
 
         contact: an https: or mailto: address of the sender.
         """
-        from appliance.notify.push_crypto import sign
+        from appliance.notify.push_sender import sign
 
         parts = urlsplit(endpoint)
         claims = {"aud": f"{parts.scheme}://{parts.netloc}", "exp": int(now) + TOKEN_S, "sub": contact}
@@ -52,7 +52,7 @@ class VapidKey:
 
     def _private(self) -> ec.EllipticCurvePrivateKey:
         if self._key is None:
-            from appliance.notify.push_crypto import load_key, new_key
+            from appliance.notify.push_sender import load_key, new_key
 
             self._key = load_key(own_key(self._path, new_key))
             if self._key is None:

@@ -49,7 +49,6 @@ class XmlElement:
     """One element. Names are without namespace: cameras mix them up, and no answer has two that differ in it alone."""
 
     name: str
-    namespace: str = ""
     attributes: dict[str, str] = field(default_factory=dict)
     children: list[XmlElement] = field(default_factory=list)
     text: str = ""
@@ -107,9 +106,8 @@ class _TreeBuilder:
         self._count += 1
         if self._count > ELEMENTS_MAX or len(self._open) >= DEPTH_MAX:
             raise XmlRefused("it has too many elements, or too many within each other")
-        namespace, _, local = name.rpartition(" ")
         plain = {key.rpartition(" ")[2]: value[:TEXT_MAX] for key, value in attributes.items()}
-        element = XmlElement(local, namespace, plain)
+        element = XmlElement(name.rpartition(" ")[2], plain)
         if self._open:
             self._open[-1].children.append(element)
         elif self.root is None:
@@ -186,10 +184,6 @@ class OnvifAddress:
         """Host and port for people; the usual port is left out."""
         shown = bracketed(self.host)
         return shown if _PORTS[self.scheme] == self.port else f"{shown}:{self.port}"
-
-    def with_login(self, user: str, password: str) -> str:
-        """Return the whole address; user and password are percent-encoded already."""
-        return f"{self.scheme}://{user}:{password}@{self.label}{self.path}"
 
     def pinned(self, named: str) -> tuple[str, str]:
         """Move an address that the camera names to the camera's own host.

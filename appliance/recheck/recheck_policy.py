@@ -17,7 +17,8 @@ from appliance.base.geometry import is_same_place
 from appliance.config import RecheckConfig, RouterConfig
 from appliance.router.calibration import TrackStability
 from appliance.router.track_stats import CameraTrackStats
-from appliance.store.rows import AlertRow, Delivery
+from appliance.store.alert_rows import AlertRow
+from appliance.store.escalations import Delivery
 from appliance.types import Box, CropRequest, CropResult, EdgeVerdict, FrameBoxes, RecheckResult
 
 SETTLED_S = 2.0  # after an alert was written: its object should have been seen more than once
@@ -25,7 +26,7 @@ DOWN_S = 3.0  # a link that has been down for less may be just connecting
 LOAD_MAX = 1.5  # running tasks per core, where router.load_max says nothing
 SCORE_MIN = 0.5  # from which a crop counts as showing the object
 SHARE_MIN = 0.5  # of the crops that must show it
-ENOUGH = 0.6  # of the best crop, to spare the others: 237 of 258 true alerts have it (docs/recheck.md)
+ENOUGH = 0.6  # of the best crop, to spare the others: 237 of 258 true alerts have it
 NO_CLOUD = "this site asks no cloud"
 _DIGITS = 3  # decimals of a score in logs
 

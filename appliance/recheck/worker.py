@@ -39,7 +39,7 @@ WAITING_MAX = 2  # commands
 CROPS_MAX, SEGMENTS_MAX = 8, 16  # of one command
 NICE = 10  # of the worker's thread: recording and live detection come first
 # Larger is not better: a network sees best what is as large as the objects it learnt from. An object enlarged to two
-# fifths of the input is missed more often than one of a quarter (docs/recheck.md).
+# fifths of the input is missed more often than one of a quarter.
 CONTEXT = 2.5  # side of a crop in longer sides of the box
 SHARE = 0.7  # of the network's input that a crop takes, so that the object takes 0.28 of it
 SIDE_MIN = 96  # pixels of the camera's frame

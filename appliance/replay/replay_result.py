@@ -106,17 +106,53 @@ class ReplayStats:
         self.routes += routes
 
 
+def result_of(
+    clip: str, model: str, end: LogEnd, stats: ReplayStats, answered_by: object, weather: str
+) -> ReplayResult:
+    """Return the result of one camera, but for its cost. answered_by: who gave the verdicts; falsy: nobody did."""
+    return ReplayResult(
+        clip=clip,
+        camera=end.camera,
+        model=model,
+        run=end.run,
+        size=stats.size,
+        frames=end.frames,
+        skipped=end.skipped,
+        examined=end.examined,
+        unlooked=end.unlooked,
+        boxes=stats.boxes,
+        tracks=len(stats.tracks),
+        events=tuple(stats.events),
+        suppressed=tuple(stats.suppressed),
+        alerts=tuple(stats.alerts),
+        footage_s=end.t,
+        wall_s=0.0,
+        cpu_s=0.0,
+        decode_errors=end.decode_errors,
+        time_jumps=end.time_jumps,
+        error=end.error,
+        routes=tuple(stats.routes),
+        gaps=tuple(stats.gaps),
+        health=tuple(stats.health.values()),
+        sent_bytes=sent_bytes(stats.routes, stats.verdicts),
+        footage_bytes=end.footage_bytes,
+        answered_by=str(answered_by) if answered_by else "",
+        verdicts=tuple(stats.verdicts),
+        unanswered=unanswered(stats.routes, stats.verdicts) if answered_by else 0,
+        weather=weather,
+    )
+
+
 LINE_BYTES_MAX = 4 * 1024 * 1024  # a line with 300 objects has 60 kB
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedLog:
-    """A log in memory: some 200 bytes a box. lines: all after the first, in order; cut_off: the last one was torn."""
+    """A log in memory: some 200 bytes a box. lines: all after the first, in order, but one that was torn."""
 
     name: str
     header: LogHeader
     lines: tuple[LogLine, ...]
-    cut_off: bool = False
 
     @property
     def ends(self) -> dict[str, LogEnd]:
@@ -138,43 +174,28 @@ class RecordedLog:
         return tuple(self._result(each.camera) for each in self.header.replayed)
 
     def _result(self, camera: str) -> ReplayResult:
-        lines, end = self.of(camera), self.ends[camera]
-        headers = [line for line in lines if isinstance(line, StreamHeader)]
-        events = tuple(line for line in lines if isinstance(line, Event))
-        routes = tuple(line for line in lines if isinstance(line, Route))
-        verdicts = tuple(line for line in lines if isinstance(line, LogVerdict))
-        answered_by = self.header.settings.verdicts
-        return ReplayResult(
-            clip=headers[0].clip,
-            camera=camera,
-            model=headers[0].model,
-            run=end.run,
-            size=headers[-1].size,
-            frames=end.frames,
-            skipped=end.skipped,
-            examined=end.examined,
-            unlooked=end.unlooked,
-            boxes=sum(len(line.objects) for line in lines if isinstance(line, FrameBoxes)),
-            tracks=len(_tracks(lines)),
-            events=events,
-            suppressed=tuple(event for event in events if event.id in end.suppressed),
-            alerts=tuple(line for line in lines if isinstance(line, Alert)),
-            footage_s=end.t,
-            wall_s=0.0,
-            cpu_s=0.0,
-            decode_errors=end.decode_errors,
-            time_jumps=end.time_jumps,
-            error=end.error,
-            routes=routes,
-            gaps=tuple(line for line in lines if isinstance(line, Gap)),
-            health=tuple({line.id: line for line in lines if isinstance(line, HealthEvent)}.values()),
-            sent_bytes=sent_bytes(routes, verdicts),
-            footage_bytes=end.footage_bytes,
-            answered_by=str(answered_by) if answered_by else "",
-            verdicts=verdicts,
-            unanswered=unanswered(routes, verdicts) if answered_by else 0,
-            weather=self.header.settings.weather_words,
-        )
+        lines, end, stats, sessions = self.of(camera), self.ends[camera], ReplayStats(), 0
+        first = next(line for line in lines if isinstance(line, StreamHeader))
+        for line in lines:
+            if isinstance(line, StreamHeader):
+                sessions, stats.size = sessions + 1, line.size
+            elif isinstance(line, FrameBoxes):
+                stats.add_boxes(sessions, line)
+            elif isinstance(line, Event):
+                stats.events.append(line)
+            elif isinstance(line, Alert):
+                stats.alerts.append(line)
+            elif isinstance(line, Route):
+                stats.routes.append(line)
+            elif isinstance(line, LogVerdict):
+                stats.verdicts.append(line)
+            elif isinstance(line, Gap):
+                stats.gaps.append(line)
+            elif isinstance(line, HealthEvent):
+                stats.health[line.id] = line
+        stats.suppressed = [event for event in stats.events if event.id in end.suppressed]
+        settings = self.header.settings
+        return result_of(first.clip, first.model, end, stats, settings.verdicts, settings.weather_words)
 
 
 def read_log(path: Path) -> RecordedLog:
@@ -197,7 +218,7 @@ def parse_log(path: Path, numbered: Iterable[tuple[int, bytes]]) -> RecordedLog:
     known = {header.camera, *(each.camera for each in found if isinstance(each, StreamHeader))}
     if odd := next((each.camera for each in found if each.camera not in known), None):
         raise UsageError(f"{path}: the camera {odd} has lines and no header: it was edited; make the log anew")
-    return RecordedLog(path.name, header, found, cut_off)
+    return RecordedLog(path.name, header, found)
 
 
 def _numbered(path: Path) -> Iterator[tuple[int, bytes]]:
@@ -240,13 +261,3 @@ def _line(path: Path, number: int, line: bytes) -> LogLine:
         return decode_log(line)
     except WireError as error:
         raise UsageError(f"{path}: line {number} cannot be understood: {error}") from None
-
-
-def _tracks(lines: tuple[LogLine, ...]) -> set[tuple[int, int]]:
-    runs = 0
-    found: set[tuple[int, int]] = set()
-    for line in lines:
-        runs += isinstance(line, StreamHeader)
-        if isinstance(line, FrameBoxes):
-            found.update((runs, each.track) for each in line.objects)
-    return found

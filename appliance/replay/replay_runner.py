@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
+from types import TracebackType
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,16 +26,90 @@ from appliance.media.decoder import DecodedFrame
 from appliance.replay.conditions.frame_transform import frame_transform_of
 from appliance.replay.conditions.stream_faults import with_stream_faults
 from appliance.replay.footage import NewSession, SourceItem
-from appliance.replay.ordered_executor import OrderedExecutor
 from appliance.replay.replay_log_writer import LogSink, ReplayLog
 from appliance.replay.replay_plan import ReplayInput, ReplayOptions, ReplayPlan
-from appliance.replay.replay_result import ReplayResult, ReplayStats, sent_bytes, unanswered
+from appliance.replay.replay_result import ReplayResult, ReplayStats, result_of
 from appliance.replay.replay_routing import ReplayRouting, router_context_of
 from appliance.replay.verdict_source import FootageRef, PendingVerdicts
 from appliance.router.escalation_planner import RouterContext
 from appliance.track.stationary_objects import StationaryObjects
 from appliance.track.tracker import Tracker
 from appliance.types import Detections, Gap, HealthEvent, LogEnd, LogVerdict, PipelineStep, StreamHeader
+
+QUEUED_PER_WORKER = 2  # calls for each thread: one running, one so that it need not wait
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class _Step(Generic[Result]):
+    result: Future[Result]
+    then: Callable[[Result], None]
+
+
+class OrderedExecutor(Generic[Result]):
+    """Runs calls on worker threads and handles their results in the order of submission, in the caller's thread.
+
+    State: what waits for a result, or for something before it. Invariants: `then` of a call runs once its result is
+    there and all that was submitted before is handled; at most QUEUED_PER_WORKER calls a worker wait. With one worker
+    everything runs at once in the caller's thread. Use as a context manager: on leaving, what waits is handled, or
+    dropped when an exception leaves (a killed replay is resumed from what its log holds).
+    """
+
+    def __init__(self, workers: int = 1) -> None:
+        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="replay-worker") if workers > 1 else None
+        self._running_max = QUEUED_PER_WORKER * workers
+        self._waiting: deque[_Step[Result] | Callable[[], None]] = deque()
+        self._running = 0
+
+    def __enter__(self) -> OrderedExecutor[Result]:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                self.drain()
+        finally:
+            if self._pool is not None:
+                self._pool.shutdown(cancel_futures=True)
+
+    def submit(self, call: Callable[[], Result], then: Callable[[Result], None]) -> None:
+        """Run `call` on a worker, and hand its result to `then`. Raise its exception when its turn comes."""
+        if self._pool is None:
+            then(call())
+            return
+        self._waiting.append(_Step(self._pool.submit(call), then))
+        self._running += 1
+        while self._running > self._running_max:
+            self._next()
+        self._collect()
+
+    def call(self, action: Callable[[], None]) -> None:
+        """Call `action` when its turn comes."""
+        self._waiting.append(action)
+        self._collect()
+
+    def drain(self) -> None:
+        """Wait until everything that was submitted is handled."""
+        while self._waiting:
+            self._next()
+
+    def _collect(self) -> None:
+        """Handle what need not wait any more, so that a replay in real time writes its log in real time."""
+        while self._waiting:
+            first = self._waiting[0]
+            if isinstance(first, _Step) and not first.result.done():
+                return
+            self._next()
+
+    def _next(self) -> None:
+        first = self._waiting.popleft()
+        if isinstance(first, _Step):
+            self._running -= 1
+            first.then(first.result.result())
+        else:
+            first()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +160,7 @@ class CameraReplay:
         self._sessions = 0
         self._gaps: list[Gap] = []
         self.stats = ReplayStats()
+        self._end: LogEnd | None = None
 
     def take(self, item: SourceItem) -> None:
         """Process the next item of the source."""
@@ -102,7 +181,7 @@ class CameraReplay:
         self._step(self._pipeline.close(self.stats.t, reason))
         self._log_verdicts(self._verdicts.remaining())
         counts = self.source.counts
-        end = LogEnd(
+        self._end = end = LogEnd(
             camera=self.camera,
             run=self.run,
             t=self.stats.t,
@@ -121,40 +200,15 @@ class CameraReplay:
         self._context.log.flush()
 
     def result(self, *, wall_s: float, cpu_s: float, behind_s: float) -> ReplayResult:
-        stats, source, counts = self.stats, self.source, self.source.counts
-        return ReplayResult(
-            clip=source.name,
-            camera=self.camera,
-            model=self._plan.detector.name,
-            run=self.run,
-            size=stats.size,
-            frames=counts.frames,
-            examined=stats.examined,
-            unlooked=stats.unlooked,
-            boxes=stats.boxes,
-            tracks=len(stats.tracks),
-            events=tuple(stats.events),
-            suppressed=tuple(stats.suppressed),
-            alerts=tuple(stats.alerts),
-            footage_s=stats.t,
-            wall_s=wall_s,
-            cpu_s=cpu_s,
-            skipped=counts.skipped,
-            decode_errors=counts.damaged,
-            time_jumps=counts.jumps,
-            error=source.error,
-            routes=tuple(stats.routes),
-            gaps=tuple(stats.gaps),
-            health=tuple(stats.health.values()),
-            sent_bytes=sent_bytes(stats.routes, stats.verdicts),
-            footage_bytes=source.bytes,
-            behind_s=behind_s,
-            remembered=self._journal.remembered if self._journal else 0,
-            answered_by=str(self._plan.verdict_source.answered_by) if self._plan.verdict_source else "",
-            verdicts=tuple(stats.verdicts),
-            unanswered=unanswered(stats.routes, stats.verdicts) if self._plan.verdict_source else 0,
-            weather=str(self._plan.conditions),
+        """Return the result; the cost is that of the whole replay. Call it after `close`, when all is in the log."""
+        assert self._end is not None, "close() first"
+        source, plan = self._plan.verdict_source, self._plan
+        answered_by = source.answered_by if source else None
+        found = result_of(
+            self.source.name, plan.detector.name, self._end, self.stats, answered_by, str(plan.conditions)
         )
+        remembered = self._journal.remembered if self._journal else 0
+        return replace(found, wall_s=wall_s, cpu_s=cpu_s, behind_s=behind_s, remembered=remembered)
 
     def _frame(self, frame: DecodedFrame) -> None:
         if not self.analysis.has_session:

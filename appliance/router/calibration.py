@@ -7,10 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from operator import mul
 
-from pydantic import TypeAdapter, ValidationError
-
-from appliance.base.errors import UsageError
-from appliance.base.json_lines import first_problem
+from pydantic import TypeAdapter
 
 VERSION = 1  # of what is stored; another begins anew
 INFERENCES_LOG_MAX = 5.0  # 32 detections; more make nothing surer
@@ -152,17 +149,6 @@ class Calibration:
     def to_json(self) -> bytes:
         """Compact JSON; equal calibrations give equal bytes."""
         return _calibration.dump_json(self)
-
-    @classmethod
-    def from_json(cls, data: bytes) -> Calibration:
-        """Read a calibration. Raise UsageError when it is no calibration, or one of another version."""
-        try:
-            read = _calibration.validate_json(data)
-        except ValidationError as error:
-            raise UsageError(f"this is no calibration of Vedette: {first_problem(error, 'file')}") from None
-        if read.version != VERSION:
-            raise UsageError(f"this calibration has version {read.version}, this program knows {VERSION}: make it anew")
-        return read
 
     def _chain(self, camera: str, label: str) -> tuple[GroupFit, ...]:
         """Return the fits that apply, the most particular first."""

@@ -24,7 +24,8 @@ class EscalationBudget:
     def __init__(self, budget: BudgetConfig, prices: PricesConfig, period: Callable[[float], Period]) -> None:
         self._budget = budget
         self._prices = prices
-        self._period_of = period
+        self.period = period
+        """Returns the day and month that budgets go by at a time."""
         self._period: Period | None = None
         self._spent = CloudSpend()
         self._tokens = TokenUsage()
@@ -74,10 +75,6 @@ class EscalationBudget:
         self._tokens = tokens
         self._reckoned = sum(self._price(self._mean(*which)) * count for which, count in tokens.due.items())
 
-    def period(self, now: float) -> Period:
-        """Return the day and month that budgets go by."""
-        return self._period_of(now)
-
     def limits(self, now: float) -> tuple[BudgetLimit, ...]:
         """Return the budgets that the site file sets, as they stand."""
         if not self.is_limited:
@@ -123,7 +120,7 @@ class EscalationBudget:
         """Begin a new day, or a new month, with nothing spent."""
         if self._period is not None and self._period.day_t <= now < self._period.day_end_t:
             return self._period
-        at, before = self._period_of(now), self._period
+        at, before = self.period(now), self._period
         if before is not None and at.month_t != before.month_t:
             self._spent, self._tokens = CloudSpend(), replace(self._tokens, day=TokenCount(), month=TokenCount())
         elif before is not None:

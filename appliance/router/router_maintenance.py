@@ -18,14 +18,8 @@ from appliance.router.calibration import UNTRAINED
 from appliance.router.decide import Postponement, SystemLoad, must_wait
 from appliance.router.escalation_planner import RouterContext, escalation_id
 from appliance.store.decisions import DecisionStore
-from appliance.store.escalations import EscalationStore
-from appliance.store.rows import EscalationRow
-from appliance.types import (
-    EVIDENCE_STEPS,
-    EvidenceStep,
-    FrameBoxes,
-    RouteInputs,
-)
+from appliance.store.escalations import EscalationRow, EscalationStore
+from appliance.types import EVIDENCE_STEPS, EvidenceStep, FrameBoxes, RouteInputs
 
 logger = logging.getLogger(__name__)
 

@@ -29,7 +29,7 @@ class UplinkKind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavingsAccount:
-    """Bytes of one camera, or of the site. Rates in kbit/s over the time the account covers; None: no time passed.
+    """Bytes of one camera, or of the site.
 
     camera_bytes: all that was received; detect_bytes: of these, what came as a second stream beside the main stream.
     """
@@ -39,8 +39,6 @@ class SavingsAccount:
     exact: bool  # False: a part was counted as packet sizes, without the protocol around them, so it is a lower bound
     uplink_bytes: int
     uplink_kinds: tuple[UplinkKind, ...]
-    camera_kbit_s: float | None
-    uplink_kbit_s: float | None
 
     @property
     def main_bytes(self) -> int:
@@ -68,34 +66,31 @@ class CameraAccount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Savings:
-    """The site's account over `seconds`, and each camera's.
+    """The site's account, and each camera's.
 
     `overhead_bytes`: uplink bytes that belong to no camera (keep-alive, acknowledgements); in the total, in no camera.
     """
 
-    seconds: float
     total: SavingsAccount
     cameras: tuple[CameraAccount, ...]
     overhead_bytes: int
     counterfactual: str = COUNTERFACTUAL
 
 
-def account_for(totals: Iterable[MeterTotal], seconds: float, cameras: Iterable[str] = ()) -> Savings:
-    """Balance the meter's totals over `seconds`; `cameras` get an account even if nothing was counted for them."""
+def account_for(totals: Iterable[MeterTotal], cameras: Iterable[str] = ()) -> Savings:
+    """Balance the meter's totals; `cameras` get an account even if nothing was counted for them."""
     rows = [each for each in totals if each.metric.name in _COUNTED]
     names = sorted({row.camera for row in rows if row.camera} | set(cameras))
     return Savings(
-        seconds=seconds,
-        total=_account(rows, seconds),
+        total=_account(rows),
         cameras=tuple(
-            CameraAccount(camera=name, account=_account([row for row in rows if row.camera == name], seconds))
-            for name in names
+            CameraAccount(camera=name, account=_account([row for row in rows if row.camera == name])) for name in names
         ),
         overhead_bytes=_sum(row for row in rows if not row.camera and row.metric == UPLINK_BYTES),
     )
 
 
-def _account(rows: list[MeterTotal], seconds: float) -> SavingsAccount:
+def _account(rows: list[MeterTotal]) -> SavingsAccount:
     received = [row for row in rows if row.metric.name is MetricName.CAMERA_BYTES]
     exact, estimated = (_sum(row for row in received if row.metric.label == label) for label in ("", "estimated"))
     sent = _sum(row for row in rows if row.metric == UPLINK_BYTES)
@@ -111,17 +106,11 @@ def _account(rows: list[MeterTotal], seconds: float) -> SavingsAccount:
         exact=estimated == 0,
         uplink_bytes=sent,
         uplink_kinds=tuple(UplinkKind(what=what, bytes=kinds[what]) for what in sorted(kinds)),
-        camera_kbit_s=_kbit_s(exact + estimated, seconds),
-        uplink_kbit_s=_kbit_s(sent, seconds),
     )
 
 
 def _sum(rows: Iterable[MeterTotal]) -> int:
     return sum(row.amount for row in rows)
-
-
-def _kbit_s(count: int, seconds: float) -> float | None:
-    return count * 8 / 1000 / seconds if seconds > 0 else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

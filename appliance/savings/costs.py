@@ -202,7 +202,7 @@ def price_span(totals: Sequence[MeterTotal], asked: Bill, prices: PricesConfig, 
     """Return the bill of what the meter counted; asked: what the judges' work in this span cost."""
     seconds = sum(each.amount for each in totals if each.metric == Metric(MetricName.UPTIME_S))
     inferences = sum(each.amount for each in totals if each.metric == Metric(MetricName.EXAMINED))
-    hours, bytes_ = seconds / HOUR_S, account_for(totals, 0.0).total
+    hours, bytes_ = seconds / HOUR_S, account_for(totals).total
     return SpanBill(
         hours=hours,
         inferences=inferences,

@@ -5,7 +5,6 @@ Every key: docs/scenarios.md.
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,11 +14,16 @@ from appliance.base.config_model import ConfigModel
 from appliance.base.detector_config import DetectorConfig
 from appliance.base.errors import UsageError
 from appliance.config import AlertsConfig, CameraConfig, CameraName, Share
-from appliance.replay.conditions.condition_spec import NO_CONDITIONS, SEED_MAX, ConditionSet, parse_conditions
+from appliance.replay.conditions.condition_spec import (
+    NO_CONDITIONS,
+    SEED_MAX,
+    ConditionSet,
+    clock_seconds,
+    parse_conditions,
+)
 
 CONDITION_SETS_MAX = 50  # each is a replay of the whole footage
 SCENARIO_SUFFIX = ".scenario.yaml"
-_TIME = re.compile(r"^(?:(\d{1,3}):)?(\d{1,3}):([0-5]?\d(?:\.\d+)?)$")
 
 
 def _seconds(value: Any) -> Any:
@@ -29,11 +33,10 @@ def _seconds(value: Any) -> Any:
     """
     if not isinstance(value, str):
         return value
-    match = _TIME.match(value.strip())
-    if match is None:
+    found = clock_seconds(value.strip())
+    if found is None:
         raise ValueError(f"`{value}` is not a time: write seconds (75.5), m:ss (1:15.5) or h:mm:ss")
-    hours, minutes, seconds = match.groups()
-    return int(hours or 0) * 3600 + int(minutes) * 60 + float(seconds)
+    return found
 
 
 ClipTime = Annotated[float, BeforeValidator(_seconds), Field(ge=0, le=7 * 86400)]

@@ -1,14 +1,210 @@
-"""Writes the rows of an alert: itself, its events, its evidence. Each function joins the caller's transaction."""
+"""The rows of an alert, its events and its evidence: how each is read, and written in the caller's transaction."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import sqlite3
-from dataclasses import asdict, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
 
-from appliance.store.rows import EvidenceRow, best_json, insert, to_json
-from appliance.types import SEVERITIES, Alert, AlertChange, Event
+from appliance.store.database import insert, to_json
+from appliance.store.escalations import Delivery, is_firm
+from appliance.types import (
+    SEVERITIES,
+    Alert,
+    AlertChange,
+    BestView,
+    Box,
+    Decision,
+    Event,
+    EventKind,
+    JudgeKind,
+    Review,
+    Severity,
+)
+
+EvidenceKind = Literal["still", "crop", "clip", "boxes", "frame"]
+EvidenceState = Literal["waiting", "ready", "missing"]
+Standing = Literal["edge", "unverified", "confirmed", "rechecked", "doubted", "withdrawn", "unsure"]
+"""The standing of an alert: not escalated; escalated and without a verdict; and then the verdict. rechecked: a detector
+found the object again. withdrawn: rejected firmly (see `is_firm`); doubted: rejected otherwise."""
+FIRST_EVENT = (
+    "(SELECT json_array(kind, zone || line) FROM event WHERE alert = alert.id ORDER BY t, id LIMIT 1) AS first_event"
+)
+# ALERT_COLUMNS is selected FROM alert, without an alias.
+ALERT_COLUMNS = f"""alert.*,
+    (SELECT state FROM escalation WHERE alert = alert.id ORDER BY created_t DESC, id DESC LIMIT 1) AS delivery,
+    (SELECT state FROM evidence WHERE alert = alert.id AND kind = 'still' AND n = 0) AS still,
+    (SELECT box FROM evidence WHERE alert = alert.id AND kind = 'still' AND n = 0) AS still_box,
+    (SELECT state FROM evidence WHERE alert = alert.id AND kind = 'clip' AND n = 0) AS clip,
+    {FIRST_EVENT},
+    (SELECT json_group_array(json_array(id, camera)) FROM (SELECT part.id, part.camera FROM alert AS part
+        WHERE part.incident <> '' AND part.incident = alert.incident AND part.id <> alert.id
+        AND part.deleted_t IS NULL ORDER BY part.t_start, part.id)) AS parts"""
+
+
+def standing_of(
+    verdict: Decision | None,
+    delivery: Delivery | None,
+    *,
+    judge: JudgeKind | None,
+    confidence: float | None,
+    edge: Decision | None = None,
+) -> Standing:
+    """Return the standing of an alert with this verdict and this state of its escalation.
+
+    edge: the appliance's own re-check; its `unsure` leaves an alert unsure that a detector found once more
+    (`rechecked`).
+    """
+    if verdict is None:
+        return "edge" if delivery is None else "unverified"
+    if verdict == "rejected":
+        return "withdrawn" if is_firm(judge, confidence) else "doubted"
+    return "unsure" if verdict == "rechecked" and edge == "unsure" else verdict
+
+
+@dataclass(frozen=True, slots=True)
+class FirstEvent:
+    """The first event of an alert, and its zone or line."""
+
+    kind: EventKind
+    place: str
+
+
+@dataclass(frozen=True, slots=True)
+class IncidentPart:
+    """Another alert of the same incident."""
+
+    id: str
+    camera: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlertRow:
+    """An alert as lists show it. Times are UTC seconds; `t_end` None while it lasts.
+
+    Attributes:
+        delivery: how far the newest escalation got; None: there is none.
+        still, clip: the state of that evidence; None: not planned.
+        still_box: where the flagged object is in the still, which may show an earlier view than `best`; None: unknown.
+        verdict, judge, verdict_confidence: the verdict that counts, who gave it, and how sure that says to be.
+        edge, edge_confidence: of the appliance's own re-check; None: there is none. A person's or a language model's
+            `verdict` counts above it, a detector's does not.
+        rules_severity: what the rules say, where the verdict changed `severity`.
+        audit: it is no alert: nothing was reported, and a frame was sent to learn whether something was missed.
+        note: a person's words.
+        deleted_t: when a person deleted it, because of `deleted_why`: no list shows it, and retention takes its
+            evidence once that can no longer be taken back.
+        first_event: None: it has none.
+        incident: the first alert of an incident over several cameras; "": this one is alone.
+        parts: the other alerts of that incident, oldest first.
+        rev: grows with every change of the alert, its evidence, delivery, verdicts or review.
+    """
+
+    id: str
+    camera: str
+    run: str
+    severity: Severity
+    rules: tuple[str, ...]
+    labels: tuple[str, ...]
+    tracks: tuple[int, ...]
+    score: float
+    t_start: float
+    t_end: float | None
+    end_reason: str
+    best: BestView | None
+    verdict: Decision | None
+    review: Review | None
+    review_t: float | None
+    created_t: float
+    rev: int
+    delivery: Delivery | None = None
+    still: EvidenceState | None = None
+    still_box: Box | None = None
+    clip: EvidenceState | None = None
+    edge: Decision | None = None
+    edge_confidence: float | None = None
+    audit: bool = False
+    judge: JudgeKind | None = None
+    verdict_confidence: float | None = None
+    rules_severity: Severity | None = None
+    note: str = ""
+    deleted_t: float | None = None
+    deleted_why: str = ""
+    first_event: FirstEvent | None = None
+    incident: str = ""
+    parts: tuple[IncidentPart, ...] = ()
+    model: str = ""
+
+    @property
+    def standing(self) -> Standing:
+        return standing_of(
+            self.verdict, self.delivery, judge=self.judge, confidence=self.verdict_confidence, edge=self.edge
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvidenceRow:
+    """One piece of evidence. `path` is relative to the storage folder and "" unless `state` is ready.
+
+    Attributes:
+        t_start: the camera's time of the still, or of the clip's first frame: a clip's frame at `currentTime` shows
+            camera time `t_start + currentTime`.
+        box: the flagged object in this image; None: not known.
+        reason: why it is missing, or what is lacking in a ready one.
+    """
+
+    alert: str
+    kind: EvidenceKind
+    n: int = 0
+    state: EvidenceState = "waiting"
+    path: str = ""
+    t_start: float = 0.0
+    t_end: float = 0.0
+    bytes: int = 0
+    sha256: str = ""
+    width: int = 0
+    height: int = 0
+    box: Box | None = None
+    score: float = 0.0
+    reason: str = ""
+
+
+def read_alert(row: sqlite3.Row | Mapping[str, Any]) -> AlertRow:
+    """Return an AlertRow of a row selected with ALERT_COLUMNS."""
+    fields = dict(row)
+    for name in ("rules", "labels", "tracks"):
+        fields[name] = tuple(json.loads(fields[name]))
+    fields["audit"] = bool(fields["audit"])
+    if fields["best"] is not None:
+        best = json.loads(fields["best"])
+        fields["best"] = BestView(**{**best, "box": tuple(best["box"])})
+    if fields.get("still_box") is not None:
+        fields["still_box"] = tuple(json.loads(fields["still_box"]))
+    if fields.get("first_event") is not None:
+        fields["first_event"] = FirstEvent(*json.loads(fields["first_event"]))
+    fields["parts"] = tuple(IncidentPart(*each) for each in json.loads(fields.get("parts") or "[]"))
+    return AlertRow(**fields)
+
+
+def alert_of(row: AlertRow) -> Alert:
+    """Return the alert as the alert policy made it."""
+    return Alert(**{name: getattr(row, name) for name in Alert.__slots__ if name not in ("type", "verdict")})
+
+
+def read_event(row: sqlite3.Row) -> Event:
+    fields = dict(row)
+    del fields["alert"]
+    return Event(**{**fields, "box": tuple(json.loads(fields["box"]))})
+
+
+def read_evidence(row: sqlite3.Row) -> EvidenceRow:
+    fields = dict(row)
+    if fields["box"] is not None:
+        fields["box"] = tuple(json.loads(fields["box"]))
+    return EvidenceRow(**fields)
 
 
 def event_id(event: Event, run: str) -> str:
@@ -61,7 +257,7 @@ def _mutable(alert: Alert) -> dict[str, object]:
         "t_start": float(alert.t_start),
         "t_end": alert.t_end,
         "end_reason": alert.end_reason,
-        "best": best_json(alert.best),
+        "best": None if alert.best is None else to_json(asdict(alert.best)),
     }
 
 

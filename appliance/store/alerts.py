@@ -8,36 +8,72 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from appliance import wire
-from appliance.store.alert_rows import has_grown, write_alert, write_event, write_incident
-from appliance.store.alert_search import EVERY_ALERT, SET_ASIDE, AlertQuery, of_cameras, select_alerts
-from appliance.store.database import Database, bump_rev
-from appliance.store.decisions import write_decision
-from appliance.store.escalations import (
-    UNSETTLED,
-    EscalationStore,
-    VerdictEffect,
-    in_states,
-)
-from appliance.store.notices import NewNotice, write_notices
-from appliance.store.review_writes import changes_of_alert
-from appliance.store.rows import (
+from appliance.store.alert_rows import (
     ALERT_COLUMNS,
-    AlertDetail,
     AlertRow,
+    EvidenceKind,
+    EvidenceRow,
+    has_grown,
     read_alert,
-    read_decision,
-    read_escalation,
     read_event,
     read_evidence,
-    read_recheck,
+    write_alert,
+    write_event,
+    write_incident,
+)
+from appliance.store.alert_search import EVERY_ALERT, SET_ASIDE, AlertQuery, of_cameras, select_alerts
+from appliance.store.database import Database, bump_rev
+from appliance.store.decisions import DecisionRow, read_decision, write_decision
+from appliance.store.escalations import (
+    UNSETTLED,
+    EscalationRow,
+    EscalationStore,
+    StepRow,
+    VerdictEffect,
+    VerdictRow,
+    in_states,
+    read_escalation,
     read_step,
     read_verdict,
 )
-from appliance.types import TEACHING_KINDS, AlertChange, Event, Route
+from appliance.store.notices import NewNotice, write_notices
+from appliance.store.rechecks import RecheckRow, read_recheck
+from appliance.store.review_writes import ChangeRow, changes_of_alert
+from appliance.types import CONFIRMING_KINDS, TEACHING_KINDS, AlertChange, Event, Route
 
 logger = logging.getLogger(__name__)
 
 PAGE_MAX = 500  # rows of one read, so that writers are not held up
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlertDetail:
+    """One alert with all that belongs to it: events, evidence, escalations, verdicts and steps, oldest first."""
+
+    alert: AlertRow
+    events: tuple[Event, ...] = ()
+    evidence: tuple[EvidenceRow, ...] = ()
+    escalations: tuple[EscalationRow, ...] = ()
+    verdicts: tuple[VerdictRow, ...] = ()
+    steps: tuple[StepRow, ...] = ()
+    recheck: RecheckRow | None = None
+    decision: DecisionRow | None = None
+    changes: tuple[ChangeRow, ...] = ()
+
+    @property
+    def escalation(self) -> EscalationRow | None:
+        """The newest one."""
+        return self.escalations[-1] if self.escalations else None
+
+    @property
+    def verdict(self) -> VerdictRow | None:
+        """The one that counts: the last applied, but a detector's never above a person's or a language model's."""
+        confirming = [each for each in self.verdicts if each.body.kind in CONFIRMING_KINDS]
+        return (confirming or self.verdicts)[-1] if self.verdicts else None
+
+    def piece(self, kind: EvidenceKind, n: int = 0) -> EvidenceRow | None:
+        """Return the evidence of this kind and number."""
+        return next((row for row in self.evidence if row.kind == kind and row.n == n), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,34 +248,7 @@ class AlertStore:
     def get(self, alert_id: str) -> AlertDetail | None:
         """One alert with all that belongs to it; None: there is no such alert."""
         with self._db.read() as connection:
-            row = connection.execute(f"SELECT {ALERT_COLUMNS} FROM alert WHERE id = ?", (alert_id,)).fetchone()
-            if row is None:
-                return None
-            one = (alert_id,)
-            events = connection.execute("SELECT * FROM event WHERE alert = ? ORDER BY t, id", one)
-            evidence = connection.execute("SELECT * FROM evidence WHERE alert = ? ORDER BY kind, n", one)
-            escalations = connection.execute("SELECT * FROM escalation WHERE alert = ? ORDER BY created_t, id", one)
-            verdicts = connection.execute("SELECT * FROM verdict WHERE alert = ? ORDER BY applied_t, escalation", one)
-            steps = connection.execute(
-                """SELECT step.* FROM step JOIN escalation ON escalation.id = step.escalation WHERE alert = ?
-                   ORDER BY created_t, escalation, n""",
-                one,
-            )
-            recheck = connection.execute("SELECT * FROM second_look WHERE alert = ?", one).fetchone()
-            decision = connection.execute(
-                "SELECT * FROM decision WHERE alert = ? ORDER BY id DESC LIMIT 1", one
-            ).fetchone()
-            return AlertDetail(
-                alert=read_alert(row),
-                events=tuple(map(read_event, events)),
-                evidence=tuple(map(read_evidence, evidence)),
-                escalations=tuple(map(read_escalation, escalations)),
-                verdicts=tuple(map(read_verdict, verdicts)),
-                steps=tuple(map(read_step, steps)),
-                recheck=None if recheck is None else read_recheck(recheck),
-                decision=None if decision is None else read_decision(decision),
-                changes=changes_of_alert(connection, alert_id),
-            )
+            return alert_detail(connection, alert_id)
 
     def camera_of(self, alert_id: str) -> str | None:
         """Return the camera of an alert; None when there is no such alert."""
@@ -288,6 +297,36 @@ def teaching_alerts(db: Database, camera: str) -> int:
         (camera, *TEACHING_KINDS),
     )
     return 0 if row is None else int(row["n"])
+
+
+def alert_detail(connection: sqlite3.Connection, alert_id: str) -> AlertDetail | None:
+    """Read one alert with all that belongs to it; None: there is no such alert."""
+    row = connection.execute(f"SELECT {ALERT_COLUMNS} FROM alert WHERE id = ?", (alert_id,)).fetchone()
+    if row is None:
+        return None
+    one = (alert_id,)
+    events = connection.execute("SELECT * FROM event WHERE alert = ? ORDER BY t, id", one)
+    evidence = connection.execute("SELECT * FROM evidence WHERE alert = ? ORDER BY kind, n", one)
+    escalations = connection.execute("SELECT * FROM escalation WHERE alert = ? ORDER BY created_t, id", one)
+    verdicts = connection.execute("SELECT * FROM verdict WHERE alert = ? ORDER BY applied_t, escalation", one)
+    steps = connection.execute(
+        """SELECT step.* FROM step JOIN escalation ON escalation.id = step.escalation WHERE alert = ?
+           ORDER BY created_t, escalation, n""",
+        one,
+    )
+    recheck = connection.execute("SELECT * FROM second_look WHERE alert = ?", one).fetchone()
+    decision = connection.execute("SELECT * FROM decision WHERE alert = ? ORDER BY id DESC LIMIT 1", one).fetchone()
+    return AlertDetail(
+        alert=read_alert(row),
+        events=tuple(map(read_event, events)),
+        evidence=tuple(map(read_evidence, evidence)),
+        escalations=tuple(map(read_escalation, escalations)),
+        verdicts=tuple(map(read_verdict, verdicts)),
+        steps=tuple(map(read_step, steps)),
+        recheck=None if recheck is None else read_recheck(recheck),
+        decision=None if decision is None else read_decision(decision),
+        changes=changes_of_alert(connection, alert_id),
+    )
 
 
 def _bounded(limit: int) -> int:

@@ -11,27 +11,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from appliance.store.alert_rows import ALERT_COLUMNS, AlertRow, read_alert, read_event
+from appliance.store.alerts import AlertDetail, alert_detail
 from appliance.store.boxes import boxes_between
+from appliance.store.cameras import read_gap
 from appliance.store.database import open_read_only
-from appliance.store.paths import DATABASE
-from appliance.store.review_writes import changes_of_alert
-from appliance.store.rows import (
-    ALERT_COLUMNS,
-    AlertDetail,
-    AlertRow,
+from appliance.store.escalations import (
     EscalationRow,
     MediaRow,
     StepRow,
     VerdictRow,
-    read_alert,
     read_escalation,
-    read_event,
-    read_evidence,
-    read_gap,
     read_media,
     read_step,
     read_verdict,
 )
+from appliance.store.paths import DATABASE
 from appliance.store.segments import covering
 from appliance.types import Event, FrameBoxes, Gap, Review, SegmentRow
 
@@ -123,21 +118,9 @@ class StorageArchive:
         return None if row["begin"] is None else (row["begin"], row["end"])
 
     def alert(self, alert_id: str) -> AlertDetail | None:
-        """Return an alert with all that belongs to it but its escalations. Raise StoreError."""
+        """Return an alert with all that belongs to it. Raise StoreError."""
         with open_read_only(self._path) as connection:
-            row = connection.execute(f"SELECT {ALERT_COLUMNS} FROM alert WHERE id = ?", (alert_id,)).fetchone()
-            if row is None:
-                return None
-            events = connection.execute("SELECT * FROM event WHERE alert = ? ORDER BY t, id", (alert_id,))
-            evidence = connection.execute("SELECT * FROM evidence WHERE alert = ? ORDER BY kind, n", (alert_id,))
-            verdicts = connection.execute("SELECT * FROM verdict WHERE alert = ? ORDER BY applied_t", (alert_id,))
-            return AlertDetail(
-                alert=read_alert(row),
-                events=tuple(map(read_event, events)),
-                evidence=tuple(map(read_evidence, evidence)),
-                verdicts=tuple(map(read_verdict, verdicts)),
-                changes=changes_of_alert(connection, alert_id),
-            )
+            return alert_detail(connection, alert_id)
 
     def media(self, escalation: str) -> list[MediaRow]:
         """Return the files that an escalation carries, in order. Raise StoreError."""

@@ -5,21 +5,36 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections import deque
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from appliance.base.errors import StoreError
-from appliance.store.database import Database
+from appliance.store.alerts import AlertDetail
+from appliance.store.database import Database, to_json
 from appliance.store.paths import EVIDENCE, inside
-from appliance.store.rows import AlertDetail, objects_json, read_boxes, read_objects
-from appliance.types import FrameBoxes
+from appliance.types import FrameBoxes, TrackedObject
 
 SPAN_ROWS_MAX = 20_000  # an hour at 5 frames a second
 AHEAD_S_MAX = 60.0  # a camera's own clock is believed that far
 MINUTE_S = 60  # seconds
 NOTED_MAX = 64  # sessions of a camera whose header was stored already
 KEPT_BYTES_MAX = 64 * 1024 * 1024  # SPAN_ROWS_MAX frames of 3 kB, some 30 objects each; a larger file is damaged
+
+
+def objects_json(objects: Sequence[TrackedObject]) -> str:
+    """As in a log: fields that are not known are left out."""
+    return to_json([{key: value for key, value in asdict(each).items() if value is not None} for each in objects])
+
+
+def read_boxes(row: sqlite3.Row | Mapping[str, Any]) -> FrameBoxes:
+    place = {name: row[name] for name in ("camera", "seq", "frame", "t")}
+    return FrameBoxes(**place, looked=bool(row["looked"]), objects=read_objects(json.loads(row["objects"])))
+
+
+def read_objects(stored: list[dict[str, Any]]) -> tuple[TrackedObject, ...]:
+    return tuple(TrackedObject(**{**each, "box": tuple(each["box"])}) for each in stored)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,14 @@ from dataclasses import dataclass
 
 from appliance.base.errors import camera_address, redact
 from appliance.store.database import Database
-from appliance.store.rows import read_gap
 from appliance.types import CameraState, CameraStateName, Gap, StreamHeader
 
 GAP_ROWS_MAX = 500  # a camera that comes and goes each minute, for 8 hours
 NOT_RUNNING = "the appliance was not running"
+
+
+def read_gap(row: sqlite3.Row) -> Gap:
+    return Gap(camera=row["camera"], t_start=row["t_start"], t_end=row["t_end"], reason=row["reason"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

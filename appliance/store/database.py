@@ -1,9 +1,13 @@
-"""Opens the SQLite file for one writer and many readers, and words its errors so that a person can act."""
+"""Opens the SQLite file for one writer and many readers, and words its errors so that a person can act.
+
+It also brings a file to the schema that this program knows, one numbered step at a time.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import logging
 import os
 import sqlite3
@@ -15,7 +19,6 @@ from typing import Any
 from appliance.base.clock import Clock
 from appliance.base.errors import StoreError, StoreUnavailable, lacks_files
 from appliance.base.stage_latencies import StageLatencies
-from appliance.store.migrations import STEPS, migrate, version_of
 
 logger = logging.getLogger(__name__)
 
@@ -23,6 +26,10 @@ BUSY_TIMEOUT_S = 5.0  # of SQLite's own lock: a checkpoint takes less
 IDLE_READERS_MAX = 8  # as many as the dashboard reads with at once; more are opened and closed
 CACHE_KB = 512  # of a connection; SQLite's own 2 MB fill within an hour, in each, with what the kernel holds anyway
 WAL_BYTES_KEPT = 64 * 1024 * 1024  # of the log after a checkpoint: SQLite need not let it grow anew
+
+# Step n (counted from 1) brings a file from version n-1 to n. A step that was released is never edited: add one.
+_STEP_FILES = sorted(Path(__file__).parent.glob("schema_*_*.sql"), key=lambda path: int(path.stem.split("_")[1]))
+STEPS: tuple[str, ...] = tuple(path.read_text(encoding="utf-8") for path in _STEP_FILES)
 
 # Python 3.10 gives no error code, so SQLite's own words (sqlite3_errstr) decide.
 _REMEDIES = (
@@ -270,6 +277,17 @@ def bump_rev(db: Database, connection: sqlite3.Connection, alert_id: str) -> int
     return rev
 
 
+def to_json(value: Any) -> str:
+    """Compact JSON, refusing what JSON cannot hold."""
+    return json.dumps(value, separators=(",", ":"), allow_nan=False)
+
+
+def insert(connection: sqlite3.Connection, table: str, values: Mapping[str, object], how: str = "INSERT") -> bool:
+    """Insert a row of named columns, inside the transaction of `connection`; True when it was written."""
+    marks = ", ".join(f":{name}" for name in values)
+    return connection.execute(f"{how} INTO {table} ({', '.join(values)}) VALUES ({marks})", values).rowcount > 0
+
+
 def database_versions() -> dict[str, str]:
     """Return the versions of SQLite and of the schema that this program knows; an open file has that schema."""
     return {"sqlite": sqlite3.sqlite_version, "schema": str(len(STEPS))}
@@ -422,3 +440,54 @@ def _lacks_files() -> bool:
     except OSError as error:
         return lacks_files(error)
     return False
+
+
+def version_of(connection: sqlite3.Connection) -> int:
+    """Return the schema version that the file carries; 0 for a new file."""
+    found: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    return found
+
+
+def migrate(connection: sqlite3.Connection, steps: tuple[str, ...] = STEPS) -> int:
+    """Run the steps that are missing, each in a transaction of its own; return how many ran.
+
+    `connection` is in autocommit mode. Raises StoreError when the file is newer than `steps`, and sqlite3.Error,
+    with the file left at the last step that succeeded, when one fails.
+    """
+    ran = 0
+    while True:
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            version = version_of(connection)  # read under the lock: another process may just have migrated
+            if version > len(steps):
+                raise StoreError(
+                    f"the database has schema {version} and this program knows {len(steps)}: it was written by a newer "
+                    "Vedette; install that version again, or point storage.dir at another folder"
+                )
+            if version == len(steps):
+                connection.execute("ROLLBACK")
+                return ran
+            for statement in statements(steps[version]):
+                connection.execute(statement)
+            connection.execute(f"PRAGMA user_version = {version + 1}")
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+        ran += 1
+
+
+def statements(script: str) -> Iterator[str]:
+    """Yield the statements of `script`.
+
+    `executescript` would commit the transaction that a step must stay inside.
+    """
+    pending = ""
+    for line in script.splitlines(keepends=True):
+        pending += line
+        if sqlite3.complete_statement(pending):
+            yield pending
+            pending = ""
+    if pending.strip() and not all(line.lstrip().startswith("--") for line in pending.splitlines() if line.strip()):
+        yield pending

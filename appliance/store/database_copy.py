@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from appliance.base.errors import PreconditionError, StoreError
-from appliance.store.database import open_read_only
-from appliance.store.migrations import STEPS, statements, version_of
+from appliance.store.database import STEPS, open_read_only, statements, version_of
 from appliance.store.users import log_access
 
 SCHEMA_KNOWN = len(STEPS)

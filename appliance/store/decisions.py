@@ -18,13 +18,13 @@ import sqlite3
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from appliance.store.database import Database, open_read_only
+from appliance.store.alert_rows import ALERT_COLUMNS, AlertRow, read_alert, read_event
+from appliance.store.database import Database, insert, open_read_only, to_json
 from appliance.store.escalations import RELEASED
-from appliance.store.rows import ALERT_COLUMNS, AlertRow, insert, read_alert, read_event, to_json
 from appliance.store.verdict_stats import PAID, TokenUsage, token_usage
-from appliance.types import TEACHING_KINDS, Decision, Event, Route, RouteInputs, Severity
+from appliance.types import TEACHING_KINDS, Decision, EdgeAnswer, Event, Route, RouteInputs, SendTiming, Severity, Tier
 
 OUTCOMES_MAX = 5000  # known alerts from which the router learns: older ones say little of now
 DECIDED_MAX = 2000  # likewise, of decisions as they come
@@ -51,6 +51,34 @@ _OUTCOMES = f"""SELECT decision.inputs, decision.moment, alert.camera, alert.id,
     FROM decision JOIN alert ON alert.id = decision.alert
     WHERE decision.id IN (SELECT max(id) FROM decision GROUP BY alert) AND {LABELLED}
     ORDER BY decision.id DESC LIMIT ?"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionRow:
+    """The router's last decision about an alert: who answers, the appliance's own answer and how sure it is.
+
+    Attributes:
+        chance: probability that the alert is right. error_high: upper bound (95 % confidence) of the share of wrong
+            alerts among those that the appliance is sure of; 1: nothing is claimed.
+        flagged: why the appliance's own answer stands for now although the cloud is asked.
+    """
+
+    made_t: float
+    when: SendTiming
+    tier: Tier | Literal[""]
+    edge: EdgeAnswer
+    certainty: float
+    flagged: str
+    reason: str
+    chance: float
+    error_high: float
+
+
+def read_decision(row: sqlite3.Row) -> DecisionRow:
+    inputs = json.loads(row["inputs"])
+    fields = {name: row[name] for name in ("made_t", "tier", "edge", "certainty", "flagged", "reason")}
+    chance, error_high = inputs.get("chance", 0.0), inputs.get("error_high", 1.0)
+    return DecisionRow(**fields, when=row["moment"], chance=chance, error_high=error_high)
 
 
 @dataclass(frozen=True, slots=True)

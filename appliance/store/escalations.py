@@ -3,28 +3,133 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Sequence
-from typing import Literal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from appliance import wire
 from appliance.store.database import Database, bump_rev
-from appliance.store.rows import (
-    Delivery,
-    EscalationRow,
-    MediaRow,
-    StepEvidence,
-    is_firm,
-    read_escalation,
-    read_media,
-)
-from appliance.types import CONFIRMING_KINDS, Decision, Route, Severity
+from appliance.types import CONFIRMING_KINDS, Decision, EvidenceStep, JudgeKind, Route, Severity
 
+StepEvidence = Literal["facts", "crop", "frame", "clip"]
+Delivery = Literal["waiting", "deferred", "ready", "sent", "settled", "expired"]
+WITHDRAW_CONFIDENCE_MIN = 0.7
+"""A language model that rejects an alert less surely than this withdraws it from nobody. Its figures are its own words,
+not measured chances: below two in three it has little reason of its own."""
 VerdictEffect = Literal["settled", "more", "reason", "known"]
 """The escalation is over; it will be sent again with more evidence; the reason of its decision came; the verdict was
 seen before and changed nothing."""
 
 # The states of an escalation that mean something together.
 UNSETTLED: tuple[Delivery, ...] = ("waiting", "deferred", "ready", "sent")
+
+
+def is_firm(judge: JudgeKind | None, confidence: float | None) -> bool:
+    """Return True if a rejection may keep an alert from a person.
+
+    A person's rejection may, a language model's when it is sure enough; a detector's or an unknown judge's never may.
+    """
+    if judge == "vlm":
+        return confidence is not None and confidence >= WITHDRAW_CONFIDENCE_MIN
+    return judge in CONFIRMING_KINDS
+
+
+@dataclass(frozen=True, slots=True)
+class EscalationTimes:
+    """When an escalation was written, stored by the broker and settled, UTC seconds; None: not yet."""
+
+    created_t: float
+    sent_t: float | None
+    settled_t: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EscalationRow:
+    """One escalation and how far it got. `body.media` is empty until the state is ready.
+
+    Attributes:
+        step: which of its messages is being made, sent or answered.
+        need: the evidence that the cloud requested for this step; "" in the first.
+        attempts: of this step; those that failed before the broker first stored the escalation do not count after it.
+        bytes_sent: of all steps, payload and headers.
+        evidence: the evidence of the first step, as the router decided; "" in an old row: as the site file says.
+        wait: what it waits for if the router postponed it; once its evidence is there its state is `deferred`.
+        until_t: not before this time, UTC seconds.
+    """
+
+    id: str
+    alert: str
+    site: str
+    camera: str
+    priority: str
+    state: Delivery
+    body: wire.Escalation
+    times: EscalationTimes
+    attempts: int
+    bytes_sent: int
+    error: str
+    step: int = 0
+    need: wire.Need | Literal[""] = ""
+    evidence: EvidenceStep | Literal[""] = ""
+    wait: str = ""
+    until_t: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRow:
+    """One message of an escalation. evidence: the most telling kind in it ("" while it is being made).
+
+    answer: the verdict that requested more after it; None: none did, or it was the last.
+    """
+
+    escalation: str
+    n: int
+    evidence: StepEvidence | Literal[""] = ""
+    bytes_sent: int = 0
+    answer: wire.Verdict | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerdictRow:
+    """The cloud's final verdict, as it was applied. step: which of the messages settled it."""
+
+    escalation: str
+    alert: str
+    decision: Decision
+    body: wire.Verdict
+    applied_t: float
+    step: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MediaRow:
+    """One file that an escalation carries. `path` is relative to the storage folder."""
+
+    escalation: str
+    n: int
+    path: str
+    ref: wire.MediaRef
+    chunks_acked: int = 0
+
+
+def read_escalation(row: sqlite3.Row | Mapping[str, Any]) -> EscalationRow:
+    fields = dict(row)
+    times = EscalationTimes(*(fields.pop(each) for each in EscalationTimes.__slots__))
+    return EscalationRow(**{**fields, "times": times, "body": wire.Escalation.from_stored(row["body"].encode())})
+
+
+def read_verdict(row: sqlite3.Row) -> VerdictRow:
+    return VerdictRow(**{**dict(row), "body": wire.Verdict.from_stored(row["body"].encode())})
+
+
+def read_step(row: sqlite3.Row) -> StepRow:
+    answer = None if row["answer"] is None else wire.Verdict.from_stored(row["answer"].encode())
+    return StepRow(**{**dict(row), "answer": answer})
+
+
+def read_media(row: sqlite3.Row) -> MediaRow:
+    fields = {name: row[name] for name in ("escalation", "n", "path", "chunks_acked")}
+    return MediaRow(**fields, ref=wire.MediaRef.from_stored(row["ref"].encode()))
 
 
 def in_states(states: Sequence[Delivery]) -> str:

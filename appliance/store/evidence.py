@@ -5,19 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from appliance import wire
-from appliance.store.alert_rows import write_evidence
-from appliance.store.database import Database, bump_rev
-from appliance.store.escalations import EscalationStore
-from appliance.store.rows import (
-    ALERT_COLUMNS,
-    AlertRow,
-    EvidenceRow,
-    MediaRow,
-    StepEvidence,
-    read_alert,
-    read_evidence,
-    to_json,
-)
+from appliance.store.alert_rows import ALERT_COLUMNS, AlertRow, EvidenceRow, read_alert, read_evidence, write_evidence
+from appliance.store.database import Database, bump_rev, to_json
+from appliance.store.escalations import EscalationStore, MediaRow, StepEvidence
 from appliance.types import Route
 
 

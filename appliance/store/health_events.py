@@ -115,7 +115,6 @@ class HealthEventStore:
         camera: str | None = None,
         kind: HealthKind | None = None,
         before: tuple[float, str] | None = None,
-        from_t: float | None = None,
         limit: int = 50,
         cameras: Collection[str] | None = None,
     ) -> list[HealthEventRow]:
@@ -126,12 +125,12 @@ class HealthEventStore:
         last_t, last_id = before if before is not None else (9e15, "")
         rows = self._db.rows(
             """SELECT * FROM health_event WHERE (:camera IS NULL OR camera IN (:camera, ''))
-               AND (:kind IS NULL OR kind = :kind) AND t_start >= :from_t
+               AND (:kind IS NULL OR kind = :kind)
                AND (:cameras IS NULL OR camera = '' OR camera IN (SELECT value FROM json_each(:cameras)))
                AND (t_start < :last_t OR (t_start = :last_t AND id < :last_id))
                ORDER BY t_start DESC, id DESC LIMIT :limit""",
             {
-                "camera": camera, "kind": kind, "from_t": -9e15 if from_t is None else from_t,
+                "camera": camera, "kind": kind,
                 "cameras": None if cameras is None else json.dumps(sorted(cameras)),
                 "last_t": last_t, "last_id": last_id, "limit": max(1, min(limit, PAGE_MAX)),
             },

@@ -11,10 +11,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
 
+from appliance.store.alert_rows import Standing, standing_of
 from appliance.store.audit import AuditRow, AuditStore
-from appliance.store.database import Database, bump_rev
-from appliance.store.outbox_store import CLOCK_STEP_SEEN_S
-from appliance.store.rows import Delivery, Standing, standing_of, to_json
+from appliance.store.database import Database, bump_rev, to_json
+from appliance.store.escalations import Delivery
+from appliance.store.outbox import CLOCK_STEP_SEEN_S
 from appliance.types import Severity
 
 NoticeState = Literal["waiting", "told", "changed", "withdrawn", "quiet", "forbidden", "given_up"]

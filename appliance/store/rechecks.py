@@ -2,14 +2,44 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from dataclasses import dataclass
+from typing import Literal
 
-from appliance.store.database import Database, bump_rev
-from appliance.store.rows import ALERT_COLUMNS, AlertRow, Delivery, read_alert, to_json
+from appliance.store.alert_rows import ALERT_COLUMNS, AlertRow, read_alert
+from appliance.store.database import Database, bump_rev, to_json
+from appliance.store.escalations import Delivery
 from appliance.types import CONFIRMING_KINDS, EdgeVerdict
 
 ATTEMPTS_MAX = 2  # a crop that killed the detector once may do so again
+
+
+RecheckState = Literal["asked", "judged", "failed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecheckRow:
+    """A re-check of an alert.
+
+    verdict: set when `state` is judged; error: the reason of a failure when it is failed. why: what kept the cloud from
+    answering; attempts: re-checks that were begun.
+    """
+
+    alert: str
+    state: RecheckState
+    why: str
+    asked_t: float
+    attempts: int
+    verdict: EdgeVerdict | None
+    made_t: float | None
+    error: str
+
+
+def read_recheck(row: sqlite3.Row) -> RecheckRow:
+    fields = dict(row)
+    body = fields.pop("body")
+    return RecheckRow(**fields, verdict=None if body is None else EdgeVerdict(**json.loads(body)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

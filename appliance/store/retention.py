@@ -18,14 +18,13 @@ from appliance.base.clock import ClockStepDetector
 from appliance.base.errors import StoreError
 from appliance.base.telemetry import LogThrottle
 from appliance.config import CameraConfig, StorageConfig
-from appliance.store.database import Database, bump_rev
+from appliance.store.database import Database, bump_rev, to_json
 from appliance.store.decisions import prune_decisions
 from appliance.store.deletions import HELD, DeletionLedger, DeletionReason, SegmentPruner
 from appliance.store.escalations import UNSETTLED, in_states
 from appliance.store.exports import delete_old_exports
 from appliance.store.paths import EVIDENCE, inside
 from appliance.store.quotas import StorageLimits, StorageUsage, read_usage
-from appliance.store.rows import to_json
 from appliance.store.segments import sweep_orphans
 from appliance.store.users import AccessLog
 

@@ -9,14 +9,28 @@ import json
 import sqlite3
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from appliance.store.database import Database, bump_rev
-from appliance.store.rows import ChangeKind, ChangeRow
 from appliance.types import Box, Review
 
 CHANGES_SHOWN = 50  # of one alert
 DAYS = 30  # reviews that still say something of the scene: seasons and parked cars change
 ALERTS_MAX = 500  # of those days, the newest
+
+
+ChangeKind = Literal["review", "note", "deleted", "escalated"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeRow:
+    """A person's change of an alert. `old`, `new`: "" is none; who: "" while all share one token."""
+
+    t: float
+    what: ChangeKind
+    old: str
+    new: str
+    who: str
 
 
 class ReviewStore:

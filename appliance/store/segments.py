@@ -21,13 +21,18 @@ from appliance.base.errors import VedetteError
 from appliance.store.database import Database
 from appliance.store.paths import PREROLL, SEGMENTS
 from appliance.store.quotas import recount_usage
-from appliance.store.rows import read_segment
 from appliance.types import MeasuredSegment, SegmentRow
 
 SEGMENT_S_MAX = 600.0  # segment_s is at most 60, and a segment ends at the first key frame after that
 ORPHAN_AGE_S = 3600.0  # a file without a row may be one that is being written, for a minute
 ADOPTED_MAX = 20_000  # are read, some milliseconds each, before anything is watched; of more the names count
 UNREAD_S, UNREAD_S_MAX = 4.0, 65.0  # s of a file that is not read: as segment_s by default, and at most
+
+
+def read_segment(row: sqlite3.Row) -> SegmentRow:
+    fields = dict(row)
+    fields["size"] = (fields.pop("width"), fields.pop("height"))
+    return SegmentRow(**{**fields, "complete": bool(fields["complete"])})
 
 
 class SegmentStore:

@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from appliance import wire
-from appliance.store.database import Database, bump_rev
+from appliance.store.database import Database, bump_rev, to_json
 from appliance.store.decisions import LABELLED
 from appliance.store.escalations import EscalationStore
-from appliance.store.rows import to_json
 
 SHOWN_MAX = 20  # frames on the page
 

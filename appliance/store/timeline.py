@@ -7,11 +7,12 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from appliance.store.alert_rows import FIRST_EVENT, FirstEvent, read_event
 from appliance.store.boxes import MINUTE_S
+from appliance.store.cameras import read_gap
 from appliance.store.database import Database
 from appliance.store.deletions import DeletionReason
 from appliance.store.health_events import HealthEventRow
-from appliance.store.rows import FIRST_EVENT, FirstEvent, read_event, read_gap
 from appliance.store.segments import SEGMENT_S_MAX
 from appliance.types import Decision, Event, Gap, Review, Severity
 

@@ -18,7 +18,7 @@ from nats.js.api import DiscardPolicy, PubAck
 from appliance.base.errors import EvidenceError, UplinkError, VedetteError
 from appliance.broker.nats_connection import broker_errors, complaint
 from appliance.broker.nats_link import NatsLink, end_tasks
-from appliance.store.rows import MediaRow
+from appliance.store.escalations import MediaRow
 from appliance.wire import (
     CHUNK_BYTES,
     PRIORITIES,

@@ -27,7 +27,7 @@ from appliance.base.json_lines import WireError
 from appliance.base.telemetry import LogThrottle
 from appliance.config import LocalJudgeConfig
 from appliance.sandbox.sandbox import child_environment
-from appliance.store.rows import Delivery, EscalationRow, MediaRow
+from appliance.store.escalations import Delivery, EscalationRow, MediaRow
 from appliance.uplink.pool_monitor import LocalJudgeState
 from appliance.uplink.send_workers import EgressPolicy
 from appliance.uplink.uplink_service import UplinkDeps

@@ -14,7 +14,9 @@ from typing import Protocol
 from appliance.base.clock import Clock
 from appliance.base.errors import EvidenceError, UplinkError
 from appliance.broker.nats_link import NatsLink, end_tasks
-from appliance.store.rows import EscalationRow, MediaRow
+from appliance.store.escalations import EscalationRow, MediaRow
+from appliance.store.outbox import Outbox
+from appliance.store.outbox_queue import QueuedEscalation, SendQueue
 from appliance.uplink.jetstream_publisher import (
     JetStreamPublisher,
     NatsMessage,
@@ -23,9 +25,7 @@ from appliance.uplink.jetstream_publisher import (
     escalation_message,
     read_chunk,
 )
-from appliance.uplink.outbox import CommitBatcher, Outbox
 from appliance.uplink.send_limits import CloudBreaker, RateLimiter
-from appliance.uplink.send_queue import QueuedEscalation, SendQueue
 from appliance.wire import CHUNK_BYTES, PRIORITIES, STREAM_ESCALATION, STREAM_MEDIA, TRACEPARENT, Escalation
 
 CHECKED_MAX = 4096  # escalations of one connection of which it is known that the broker has their chunks
@@ -51,16 +51,6 @@ class EgressPolicy(Protocol):
     def withholds(self, camera: str, path: str) -> bool:
         """Return True if this image (a file of the storage folder) may not leave."""
         ...
-
-
-class AllowAll:
-    """No rules."""
-
-    def forbids(self, escalation: Escalation) -> bool:
-        return False
-
-    def withholds(self, camera: str, path: str) -> bool:
-        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -383,7 +373,6 @@ class EscalationSender:
         self,
         publisher: JetStreamPublisher,
         outbox: Outbox,
-        commits: CommitBatcher,
         limiter: RateLimiter,
         breaker: CloudBreaker,
         clock: Clock,
@@ -392,7 +381,6 @@ class EscalationSender:
         """report: called with the reason when the broker will never take a message."""
         self._publisher = publisher
         self._outbox = outbox
-        self._commits = commits
         self._limiter = limiter
         self._breaker = breaker
         self._clock = clock
@@ -433,7 +421,7 @@ class EscalationSender:
         return 1
 
     async def _record_sent(self, row: EscalationRow, size: int) -> None:
-        await self._commits.commit(lambda: self._outbox.sent(row, self._clock.now(), size))
+        await self._outbox.commits.commit(lambda: self._outbox.sent(row, self._clock.now(), size))
 
     async def _send(self, row: EscalationRow, parts: Sequence[OutgoingMessage], *, resent: bool = False) -> bool:
         """Publish all and wait for every acknowledgement; False when one of them is refused for good.
@@ -474,4 +462,4 @@ class EscalationSender:
         self._breaker.message_stored()
         if media is not None:
             change = partial(self._outbox.chunk_acked, row, media, media.chunks_acked + 1, message.size)
-            await self._commits.commit(change, durable=False)
+            await self._outbox.commits.commit(change, durable=False)

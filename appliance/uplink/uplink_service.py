@@ -17,21 +17,20 @@ from appliance.base.backoff import Backoff
 from appliance.base.clock import Clock
 from appliance.base.errors import StoreError, StoreUnavailable, UplinkError, lacks_files
 from appliance.base.service_loop import ServiceLoop
-from appliance.broker.broker_choice import BrokerChoice
 from appliance.broker.nats_connection import NATS_ERRORS, LinkState
-from appliance.broker.nats_link import NatsLink, end_tasks, stay_subscribed
+from appliance.broker.nats_link import BrokerChoice, NatsLink, end_tasks, stay_subscribed
 from appliance.config import UplinkConfig
 from appliance.store.alerts import AlertStore
+from appliance.store.escalations import EscalationRow
 from appliance.store.meter import Meter
-from appliance.store.rows import EscalationRow
+from appliance.store.outbox import Outbox
+from appliance.store.outbox_queue import SendQueue
 from appliance.uplink.jetstream_publisher import JetStreamPublisher, check_serving
-from appliance.uplink.outbox import CommitBatcher, Outbox, OutboxQuota, OutboxUpkeep
+from appliance.uplink.outbox_upkeep import OutboxQuota, OutboxUpkeep
 from appliance.uplink.pool_monitor import PoolMonitor, PoolState
 from appliance.uplink.send_limits import CloudBreaker, RateLimiter
-from appliance.uplink.send_queue import SendQueue
 from appliance.uplink.send_workers import (
     POLL_S,
-    AllowAll,
     EgressPolicy,
     EscalationMessageBuilder,
     EscalationSender,
@@ -59,12 +58,15 @@ class UplinkDeps:
     """
 
     outbox: Outbox
-    queue: SendQueue
-    commits: CommitBatcher
     meter: Meter
     alerts: AlertStore
     root: Path
     settles_here: bool = False
+
+
+def _settled_elsewhere(settings: UplinkConfig, deps: UplinkDeps) -> bool:
+    """Return True if another region, or the appliance, may settle an escalation that a worker still has."""
+    return len({each.region for each in settings.addresses}) > 1 or deps.settles_here
 
 
 class UplinkService:
@@ -80,31 +82,29 @@ class UplinkService:
         site: str,
         deps: UplinkDeps,
         clock: Clock,
+        egress_policy: EgressPolicy,
         *,
         changed: Callable[[], None] = lambda: None,
-        egress_policy: EgressPolicy | None = None,
     ) -> None:
         """Build the uplink's parts; `run` starts them.
 
-        changed: called when an alert has a verdict. egress_policy: decides which data may leave; None: all of it.
+        changed: called when an alert has a verdict. egress_policy: decides which data may leave.
         """
-        choice = BrokerChoice(settings.addresses, settings.failover_s, settings.failback_s, clock)
         self._link = NatsLink(
             settings,
             f"vedette {site}",
             clock,
             inbox=f"_INBOX.{site}",
-            choice=choice,
+            choice=BrokerChoice(settings.addresses, settings.failover_s, settings.failback_s, clock),
             serves=partial(check_serving, site),
             drain=self._drain,
         )
-        self._sending = UplinkLoop(settings, self._link, deps, clock, egress_policy or AllowAll())
+        self._sending = UplinkLoop(settings, self._link, deps, clock, egress_policy)
         self._verdicts = VerdictConsumer(
-            self._link, site, deps.alerts, deps.commits, clock, changed, self._sending.verdict_received
+            self._link, site, deps.alerts, deps.outbox.commits, clock, changed, self._sending.verdict_received
         )
         self._pool = PoolMonitor(self._link, clock)
-        asked = choice.has_other_region or deps.settles_here
-        self._wanted = WantedResponder(self._link, site, deps.outbox) if asked else None
+        self._wanted = WantedResponder(self._link, site, deps.outbox) if _settled_elsewhere(settings, deps) else None
         self._event_loop = ServiceLoop()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop_now = asyncio.Event()
@@ -179,7 +179,7 @@ class UplinkService:
 class UplinkLoop:
     """The sending side: one task with a few workers, so that a long round trip to the broker does not slow it down.
 
-    send_queue.py sets the order and send_limits.py the rate; send_workers.py builds and publishes the messages and
+    outbox_queue.py sets the order and send_limits.py the rate; send_workers.py builds and publishes the messages and
     records the outcome. Escalations without a verdict are sent again. While the database cannot be written nothing is
     sent, because it could not be recorded. Owner: the service's event loop. State: since when a region accepts nothing,
     and why the outbox waits.
@@ -193,19 +193,17 @@ class UplinkLoop:
         self._outbox = outbox
         self._clock = clock
         self._publisher = JetStreamPublisher(link)
-        self._commits = deps.commits
+        self._commits = outbox.commits
         self._region = ""
         self._limiter = RateLimiter(settings, deps.meter, clock, lambda: link.state)
         self._rows = OutboxUpkeep(outbox, OutboxQuota(outbox, deps.root, settings.outbox_mb_max, deps.meter), clock)
         self.breaker = CloudBreaker(settings.silent_s, clock)
         self._check = OutboxCheck(link, self._publisher, outbox, policy)
-        self._sender = EscalationSender(
-            self._publisher, outbox, deps.commits, self._limiter, self.breaker, clock, self._waits
-        )
-        elsewhere = len({each.region for each in settings.addresses}) > 1 or deps.settles_here
-        self._builder = EscalationMessageBuilder(deps.root, settings.failover_s if elsewhere else 0.0)
+        self._sender = EscalationSender(self._publisher, outbox, self._limiter, self.breaker, clock, self._waits)
+        elsewhere_s = settings.failover_s if _settled_elsewhere(settings, deps) else 0.0
+        self._builder = EscalationMessageBuilder(deps.root, elsewhere_s)
         self._workers = SendWorkers(
-            deps.queue,
+            SendQueue(outbox.queue),
             self._check,
             self._builder,
             self._sender,

@@ -26,7 +26,7 @@ from appliance.broker.nats_connection import NATS_ERRORS, broker_errors, complai
 from appliance.broker.nats_link import NatsLink, check_site_consumer, make_site_consumer, site_consumer_name
 from appliance.store.alerts import AlertStore
 from appliance.store.escalations import VerdictEffect
-from appliance.uplink.outbox import CommitBatcher
+from appliance.store.outbox import CommitBatcher
 from appliance.wire import BY_APPLIANCE, STREAM_VERDICT, TRACEPARENT, Verdict
 
 FETCH_BATCH = 64  # messages that one request may bring; below the broker's limit of every version

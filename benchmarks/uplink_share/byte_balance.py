@@ -72,7 +72,7 @@ def balance(
     """Read the ended site's database. incidents: by camera."""
     database = Database(root / "vedette.db", SystemClock())
     try:
-        account = savings.account_for(Meter(database, "").totals("all"), seconds, incidents).total
+        account = savings.account_for(Meter(database, "").totals("all"), incidents).total
         escalations_sent = _sent_escalations(database)
     finally:
         database.close()

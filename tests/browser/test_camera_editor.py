@@ -71,6 +71,7 @@ def editing(tmp_path: Path) -> Iterator[Editing]:
 
 @pytest.fixture(params=[(1440, 900), (390, 844)], ids=["desk", "phone"])
 def page(request: pytest.FixtureRequest, editing: Editing) -> Iterator[Page]:
+    """A window with no page in it yet; it is closed before the appliance."""
     width, height = request.param
     opened: Page = request.getfixturevalue("touched" if width < 500 else "window").new_page()
     opened.set_viewport_size({"width": width, "height": height})
@@ -80,16 +81,22 @@ def page(request: pytest.FixtureRequest, editing: Editing) -> Iterator[Page]:
     opened.on(
         "console", lambda line: faults.append(line.text) if line.type == "error" and refused not in line.text else None
     )
-    opened.goto(f"{editing.url}/cameras/gate/edit")
-    opened.locator("#shapes li").first.wait_for()
     yield opened
     assert faults == []
+
+
+@pytest.fixture
+def editor(page: Page, editing: Editing) -> None:
+    """The page is the editor of `gate`."""
+    page.goto(f"{editing.url}/cameras/gate/edit")
+    page.locator("#shapes li").first.wait_for()
 
 
 def corners(page: Page) -> Locator:
     return page.locator("#paper .corner")
 
 
+@pytest.mark.usefixtures("editor")
 def test_nothing_can_be_added_before_the_settings_are_there(page: Page) -> None:
     held: list[Route] = []
 
@@ -106,6 +113,7 @@ def test_nothing_can_be_added_before_the_settings_are_there(page: Page) -> None:
     expect(page.get_by_role("button", name="Save")).to_be_disabled()
 
 
+@pytest.mark.usefixtures("editor")
 def test_nothing_is_drawn_while_a_change_is_being_saved(page: Page) -> None:
     held: list[Route] = []
 
@@ -141,6 +149,7 @@ def test_a_version_that_is_read_is_not_closed_by_a_refresh_that_was_on_its_way(p
     expect(page.locator("details[data-version]")).to_have_count(2)
 
 
+@pytest.mark.usefixtures("editor")
 def test_a_zone_is_drawn_a_rule_told_tried_and_saved(page: Page, editing: Editing) -> None:
     page.get_by_role("button", name="Add a zone").click()
     assert corners(page).count() == 4
@@ -191,6 +200,7 @@ def test_a_zone_is_drawn_a_rule_told_tried_and_saved(page: Page, editing: Editin
     assert "hunter2" in editing.path.read_text(), "what was not shown was not touched"
 
 
+@pytest.mark.usefixtures("editor")
 def test_a_changed_rule_is_tried_on_the_recording(page: Page, editing: Editing) -> None:
     width = page.viewport_size["width"]  # type: ignore[index]
     t0 = editing.site.clock.now() - 14
@@ -257,6 +267,7 @@ def test_a_click_before_the_script_is_there_does_nothing_and_a_question_outlasts
     held.pop().continue_()
 
 
+@pytest.mark.usefixtures("editor")
 def test_keys_alone_move_and_remove_corners_and_undo(page: Page, editing: Editing) -> None:
     page.get_by_label("Name of the zone yard").focus()
     corners(page).nth(2).focus()
@@ -274,6 +285,7 @@ def test_keys_alone_move_and_remove_corners_and_undo(page: Page, editing: Editin
     assert editing.gate["zones"]["yard"][2] == pytest.approx([0.9, 0.975], abs=0.001)  # type: ignore[index]
 
 
+@pytest.mark.usefixtures("editor")
 def test_what_is_wrong_is_said_and_nothing_is_saved(page: Page, editing: Editing) -> None:
     text = editing.path.read_text()
     page.get_by_role("button", name="Remove yard").click()
@@ -358,6 +370,7 @@ def test_what_false_alarms_propose_is_opened_prefilled_and_only_saved_by_a_perso
     assert editing.gate["rules"][0]["score_min"] == 0.61  # type: ignore[index]
 
 
+@pytest.mark.usefixtures("editor")
 def test_limits_are_shown_as_boxes_and_places_ignored_by_a_click(page: Page, editing: Editing) -> None:
     page.get_by_label("height at least").fill("0.3")
     page.get_by_label("height at least").blur()

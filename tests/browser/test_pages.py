@@ -50,16 +50,16 @@ def live(page: Page) -> None:
     expect(page.locator("#pulse")).to_have_attribute("data-state", "live")
 
 
+DESK, PHONE = (1280, 800, "light"), (390, 844, "dark")
+ALL = [(path, *how) for path in PAGES for how in (DESK, PHONE, (390, 844, "light"), (1280, 800, "dark"))]
+# The usual run has the first page on both, and each other page on one of them in turn.
+USUAL = [("/", *DESK), ("/", *PHONE), *((path, *(DESK, PHONE)[n % 2]) for n, path in enumerate(PAGES[1:]))]
+
+
 @pytest.mark.parametrize(
-    ("width", "height", "scheme"),
-    [
-        (1280, 800, "light"),
-        (390, 844, "dark"),
-        pytest.param(390, 844, "light", marks=pytest.mark.slow),
-        pytest.param(1280, 800, "dark", marks=pytest.mark.slow),
-    ],
+    ("path", "width", "height", "scheme"),
+    [each if each in USUAL else pytest.param(*each, marks=pytest.mark.slow) for each in ALL],
 )
-@pytest.mark.parametrize("path", PAGES)
 def test_a_page_loads_whole_on_a_phone_and_on_a_desk(
     visit: Visit, path: str, width: int, height: int, scheme: str
 ) -> None:
@@ -182,7 +182,7 @@ def test_older_alerts_come_as_one_scrolls(visit: Visit, house: House) -> None:
 def test_a_screen_that_shows_the_end_of_the_list_fills_by_itself(visit: Visit, house: House) -> None:
     for n in range(120):
         house.site.raise_alert(f"old{n}", house.t0 - 1000 + n)
-    page = visit("/", height=30_000)
+    page = visit("/", width=360, height=30_000)
     expect(page.locator(".card")).to_have_count(121)
     expect(page.locator("#older")).to_have_count(0)
 

@@ -58,14 +58,14 @@ def owner(tmp_path: Path) -> Iterator[Owner]:
 
 @pytest.fixture(params=[(1440, 900), (390, 844)], ids=["desk", "phone"])
 def page(request: pytest.FixtureRequest, window: BrowserContext, owner: Owner) -> Iterator[Page]:
+    """A window of the admin, who has signed in, with no page in it yet."""
     width, height = request.param
+    login = {"name": "Anna Müller", "password": PASSWORD}
+    assert window.request.post(f"{owner.url}/login", data=login, headers={"Origin": owner.url}).ok
     opened = window.new_page()
     opened.set_viewport_size({"width": width, "height": height})
     faults: list[str] = []
     opened.on("pageerror", lambda error: faults.append(str(error)))
-    opened.goto(f"{owner.url}/login?next=/settings")
-    sign_in(opened)
-    opened.wait_for_url(f"{owner.url}/settings")
     yield opened
     assert faults == []
 
@@ -77,6 +77,9 @@ def sign_in(page: Page, name: str = "Anna Müller") -> None:
 
 
 def test_a_form_saves_from_the_first_keystroke_and_names_what_is_wrong_at_its_field(page: Page, owner: Owner) -> None:
+    page.goto(f"{owner.url}/login?next=/settings")
+    sign_in(page)
+    page.wait_for_url(f"{owner.url}/settings")
     shot(page, "settings")
     page.get_by_role("link", name="Storage and retention").click()
     hours = page.get_by_label("Keep the continuous recording for")
@@ -122,6 +125,7 @@ def test_shares_bytes_and_secrets_are_written_as_the_file_has_them(page: Page, o
 
 
 def test_zones_that_adjoin_are_declared_and_taken_back(page: Page, owner: Owner) -> None:
+    page.goto(f"{owner.url}/settings")
     page.get_by_role("link", name="Where zones adjoin").click()
     page.locator("select[name=a]").select_option("gate/way")
     page.locator("select[name=b]").select_option("dock/steps")

@@ -60,8 +60,12 @@ HEFS: dict[str, Callable[[Path], Path]] = {
 }
 OWN = ["vedette-nano", "vedette-nano-int8"]
 SAME_HEADS = {"deimv2-atto", "nanodet-m"}  # as deimv2-femto and picodet-s, and fewer operators
-# Once a week: each runtime is asked with a network that ships, and each head by ONNX Runtime.
-OTHER_PAIRS = {("openvino", "deimv2-femto"), ("openvino-bf16", "vedette-nano")}
+# Once a week: each head is asked by ONNX Runtime, each runtime with a tiny network; what OpenVINO sees with one that
+# ships, and in which shapes, is compared below, and test_tensorrt.py builds those for TensorRT.
+OTHER_PAIRS = {
+    ("openvino", "deimv2-femto"), ("openvino", "vedette-nano-int8"), ("openvino-bf16", "vedette-nano"),
+    ("tensorrt", "vedette-nano"),
+}  # fmt: skip
 # A head reads what a runtime answers, whichever that is (test_network_runtimes.py asks those): with every network the
 # recorded one, with the others a network of integers, one of two inputs and of bfloat16.
 WAYS = {

@@ -22,11 +22,10 @@ from appliance.replay.replay_plan import ReplayOptions, ReplayPlan, clip_input
 from appliance.replay.replay_routing import EscalationImages, FrameHistory
 from appliance.replay.replay_runner import play
 from appliance.store.meter import Meter
-from appliance.store.outbox_store import OutboxQueue
+from appliance.store.outbox import Outbox
+from appliance.store.outbox_queue import OutboxQueue, SendQueue
 from appliance.types import Alert, Event, FrameBoxes, Route, StreamHeader
 from appliance.uplink.jetstream_publisher import chunk_message
-from appliance.uplink.outbox import Outbox
-from appliance.uplink.send_queue import SendQueue
 from tests.support.block_footage import BrightBlock, block_clip, site
 from tests.support.clip_replay import replay
 from tests.support.core_harness import make_core

@@ -36,8 +36,8 @@ from appliance.replay.replay_result import ReplayResult, read_log
 from appliance.replay.replay_resume import open_log
 from appliance.replay.replay_runner import play as play_show
 from appliance.store.alerts import AlertStore
+from appliance.store.escalations import EscalationRow
 from appliance.store.meter import Meter
-from appliance.store.rows import EscalationRow
 from appliance.types import Detections, FrameBoxes, LogVerdict, StreamHeader
 from tests.support.block_footage import BrightBlock
 from tests.support.core_harness import make_core

@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 
 from appliance.base.clock import ManualClock
 from appliance.config import SiteConfig
-from appliance.replay.ordered_executor import QUEUED_PER_WORKER, OrderedExecutor
 from appliance.replay.replay_plan import ReplayOptions, ReplayPlan, clip_input, workers_for
-from appliance.replay.replay_runner import play
+from appliance.replay.replay_runner import QUEUED_PER_WORKER, OrderedExecutor, play
 from appliance.types import Detections
 from tests.support.block_footage import BrightBlock, block_clip, site
 from tests.support.clip_replay import replay

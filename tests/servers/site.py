@@ -16,15 +16,14 @@ from pydantic import SecretStr
 from appliance import config, wire
 from appliance.base.clock import Clock, SystemClock
 from appliance.router.escalation_planner import build_escalation
-from appliance.store.alerts import AlertStore
+from appliance.store.alerts import AlertDetail, AlertStore
 from appliance.store.database import Database
+from appliance.store.escalations import Delivery, EscalationRow, MediaRow
 from appliance.store.evidence import EvidenceStore
 from appliance.store.meter import Meter
-from appliance.store.outbox_store import OutboxQueue
-from appliance.store.rows import AlertDetail, Delivery, EscalationRow, MediaRow
+from appliance.store.outbox import Outbox
+from appliance.store.outbox_queue import SendQueue
 from appliance.types import Alert, AlertChange, Event
-from appliance.uplink.outbox import CommitBatcher, Outbox
-from appliance.uplink.send_queue import SendQueue
 from appliance.uplink.uplink_service import UplinkDeps, UplinkService
 
 RULE = config.EnterRule(name="intruder", kind="enter", zone="yard", severity="alert")
@@ -56,6 +55,16 @@ def ref_of(data: bytes, t: float = 0.0, kind: str = "frame", box: object = (0.3,
     )
 
 
+class AllowAll:
+    """An egress policy without rules."""
+
+    def forbids(self, escalation: wire.Escalation) -> bool:
+        return False
+
+    def withholds(self, camera: str, path: str) -> bool:
+        return False
+
+
 class Site:
     """One site's store and escalation service; `cut()` and `connect()` stop and start the service."""
 
@@ -82,8 +91,6 @@ class Site:
         self.outbox = Outbox(self.db, expire_s, ttl_s)
         self.deps = UplinkDeps(
             outbox=self.outbox,
-            queue=SendQueue(OutboxQueue(self.db)),
-            commits=CommitBatcher(self.db),
             meter=self.meter,
             alerts=self.alerts,
             root=self.root,
@@ -154,7 +161,7 @@ class Site:
 
     def next_ready(self) -> EscalationRow:
         """The escalation that is sent next."""
-        queued = SendQueue(OutboxQueue(self.db)).pick(self.clock.now())
+        queued = SendQueue(self.outbox.queue).pick(self.clock.now())
         assert queued is not None
         return queued.row
 
@@ -173,7 +180,7 @@ class Site:
         return {total.kind: total.amount for total in self.meter.totals("all")}
 
     def _service(self) -> UplinkService:
-        return UplinkService(self.settings, self.name, self.deps, self.clock)
+        return UplinkService(self.settings, self.name, self.deps, self.clock, AllowAll())
 
     def _run(self) -> None:
         try:

@@ -18,13 +18,13 @@ from appliance.ingest.file_source import FileSource
 from appliance.ingest.recorder import RecordTarget, SegmentRecorder
 from appliance.media.decoder import DecodedFrame, Decoder
 from appliance.media.frames import upright_size
+from appliance.store.alert_rows import AlertRow
 from appliance.store.alerts import AlertStore
 from appliance.store.boxes import BoxStore
 from appliance.store.cameras import CameraStore
 from appliance.store.database import Database
 from appliance.store.paths import DATABASE
 from appliance.store.review_writes import ReviewStore
-from appliance.store.rows import AlertRow
 from appliance.store.segments import SegmentStore
 from appliance.track.tracker import Tracker
 from appliance.types import CameraState, PipelineStep, Review, SegmentRow, StreamHeader

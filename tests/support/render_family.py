@@ -10,15 +10,20 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from appliance.detect.detector import ObjectDetector, VariableInput
 from appliance.ingest.clip_reader import ClipReader
 from appliance.lab import replay_diff_command
+from appliance.replay import replay_runner
 from appliance.replay.replay_diff import compare_logs
-from appliance.replay.replay_result import RecordedLog, read_log
-from appliance.scenario import scenario_loader
+from appliance.replay.replay_log_writer import LogSink
+from appliance.replay.replay_plan import ReplayOptions, ReplayPlan
+from appliance.replay.replay_result import RecordedLog, ReplayResult, read_log
+from appliance.scenario import scenario_loader, scenario_runner
 from appliance.scenario.scenario_loader import ScenarioPlan
+from appliance.scenario.scenario_result import ScenarioResult
 from appliance.types import Alert, Detections, Event, FrameBoxes, TrackedObject
 from fixtures.render.truth import Row, read_rows
 from tests.support.clip_replay import replay
@@ -134,8 +139,40 @@ def log_of(scenario: ScenarioPlan, eye: ObjectDetector) -> bytes:
     """The replay log of the scenario's clip, without what a router would ask: that is measured elsewhere."""
     part, log = scenario.parts[0], io.BytesIO()
     replay(part.clip, scenario.config, part.camera, eye, log)
-    kept = [line for line in log.getvalue().splitlines(keepends=True) if not line.startswith(_ASKED)]
-    return b"".join(kept)
+    return without_escalations(log.getvalue())
+
+
+class Both:
+    """A replay log's sink that writes each line to two others."""
+
+    def __init__(self, one: LogSink, other: LogSink) -> None:
+        self._one, self._other = one, other
+
+    def write(self, line: bytes, /) -> int:
+        self._one.write(line)
+        return self._other.write(line)
+
+    def flush(self) -> None:
+        self._one.flush()
+        self._other.flush()
+
+
+def judged_and_logged(scenario: ScenarioPlan, eye: ObjectDetector) -> tuple[ScenarioResult, bytes]:
+    """Run the scenario; return its result, and what `log_of` returns for it, of the same replay."""
+    log = io.BytesIO()
+
+    def play(plan: ReplayPlan, spool: LogSink, options: ReplayOptions) -> tuple[ReplayResult, ...]:
+        return replay_runner.play(plan, Both(spool, log), options)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(scenario_runner, "play", play)
+        result = scenario_runner.run_scenario(scenario, scenario_runner.DetectorCache(load=lambda _: eye))
+    return result, without_escalations(log.getvalue())
+
+
+def without_escalations(log: bytes) -> bytes:
+    """Return the log without the lines of the router and of verdicts."""
+    return b"".join(line for line in log.splitlines(keepends=True) if not line.startswith(_ASKED))
 
 
 _ASKED = tuple(f'{{"type":"{kind}"'.encode() for kind in ("route", "verdict"))

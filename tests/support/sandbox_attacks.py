@@ -32,6 +32,10 @@ def begin_and_spin() -> Generator[str, None, None]:
     spin()
 
 
+def cpu_limit_s() -> int:
+    return resource.getrlimit(resource.RLIMIT_CPU)[0]
+
+
 def read(path: str) -> bytes:
     return Path(path).read_bytes()
 

@@ -15,25 +15,28 @@ from numpy.typing import NDArray
 from appliance.types import Detections
 
 SIZE = (320, 240)
-VISITOR = (20, 56)
+SMALL = (160, 120)
 FPS = 15
 
 
-def place(path: Path, seconds: float, visits: Sequence[tuple[float, float]] = (), *, fps: int = FPS, gop: int = 30,
-          codec: str = "libx264", noise: float = 1.5, **options: str) -> Path:  # fmt: skip
+def place(
+    path: Path, seconds: float, visits: Sequence[tuple[float, float]] = (), *, fps: int = FPS, gop: int = 30,
+    codec: str = "libx264", noise: float = 1.5, size: tuple[int, int] = SIZE, **options: str
+) -> Path:  # fmt: skip
     """A place with sensor noise; during each visit (from, to; seconds) a bright visitor walks from left to right."""
-    empty = _empty(noise)
+    empty, (width, height) = _empty(noise, size), size
+    wide, high, top = width // 16, height * 7 // 30, height * 3 // 8  # of the visitor
     with av.open(str(path), "w") as container:
         stream = container.add_stream(codec, rate=fps)
-        stream.width, stream.height, stream.pix_fmt = *SIZE, "yuvj420p" if codec == "mjpeg" else "yuv420p"
+        stream.width, stream.height, stream.pix_fmt = width, height, "yuvj420p" if codec == "mjpeg" else "yuv420p"
         stream.codec_context.gop_size = gop
         stream.options = _options(codec, gop, options)
         for n in range(round(seconds * fps)):
             image = empty.image(n)
             for begin, end in visits:
                 if begin <= n / fps < end:
-                    x = round((n / fps - begin) / (end - begin) * (SIZE[0] - VISITOR[0]))
-                    image[90 : 90 + VISITOR[1], x : x + VISITOR[0]] = 235
+                    x = round((n / fps - begin) / (end - begin) * (width - wide))
+                    image[top : top + high, x : x + wide] = 235
             colour = av.VideoFrame.from_ndarray(cv2.cvtColor(image, cv2.COLOR_GRAY2BGR), "bgr24")
             frame = colour.reformat(format=stream.pix_fmt, threads=1)  # several cost twice as much for a small picture
             frame.pts, frame.time_base = n, Fraction(1, fps)
@@ -46,10 +49,10 @@ class _Empty:
     """The place while nobody is there, picture by picture: all films have the same, and to make noise is half of the
     work of a film."""
 
-    def __init__(self, noise: float) -> None:
+    def __init__(self, noise: float, size: tuple[int, int]) -> None:
         self._chance, self._noise = np.random.default_rng(7), noise
         coarse = self._chance.integers(60, 120, (12, 16)).astype(np.float32)
-        self._ground = cv2.resize(coarse, SIZE, interpolation=cv2.INTER_CUBIC)
+        self._ground = cv2.resize(coarse, size, interpolation=cv2.INTER_CUBIC)
         self._images: list[NDArray[np.uint8]] = []
 
     def image(self, n: int) -> NDArray[np.uint8]:

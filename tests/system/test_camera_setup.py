@@ -18,7 +18,7 @@ from appliance.config.secrets_file import secrets_path
 from appliance.dashboard.app import create_app
 from appliance.dashboard.camera_address import VENDORS, second_stream
 from appliance.dashboard.deps import NO_PROBES
-from appliance.ingest.probe_process import ProbeFailed, probe_camera
+from appliance.ingest.camera_probe import ProbeFailed, probe_camera
 from appliance.onvif.camera_client import inspect_camera
 from appliance.onvif.soap_client import OnvifAddress
 from appliance.settings.settings_service import SettingsService

@@ -15,7 +15,7 @@ from appliance.base.clock import SystemClock
 from appliance.config import SiteConfig
 from appliance.config.secrets_file import secrets_path
 from appliance.dashboard.app import create_app
-from appliance.ingest.probe_process import ProbeFailed, probe_camera
+from appliance.ingest.camera_probe import ProbeFailed, probe_camera
 from appliance.settings.settings_service import SettingsService
 from tests.servers.onvif_camera import OnvifCamera, Stream
 from tests.support.dashboard_site import Site

@@ -25,7 +25,7 @@ from appliance.base.errors import StoreUnavailable
 from appliance.broker import nats_link
 from appliance.broker.nats_link import NatsLink, end_tasks
 from appliance.store.alerts import AlertStore
-from appliance.store.rows import MediaRow
+from appliance.store.escalations import MediaRow
 from appliance.types import JudgeKind
 from appliance.uplink.jetstream_publisher import JetStreamPublisher
 from cloud_worker import stream_setup

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import threading
@@ -49,18 +50,38 @@ def server(films: dict[str, Path]) -> Iterator[RtspServerThread]:
         yield running
 
 
-@pytest.fixture
-def box(tmp_path: Path, server: RtspServerThread) -> Iterator[ApplianceProcess]:
-    model = yolo(tmp_path / "none.onnx", [Thing((40, 20, 70, 110), 0.9, 0)], ["person"])
-    with ApplianceProcess(tmp_path, _SITE.format(model=model, url=server.url("main"))) as running:
+@contextlib.contextmanager
+def watching(folder: Path, server: RtspServerThread) -> Iterator[ApplianceProcess]:
+    model = yolo(folder / "none.onnx", [Thing((40, 20, 70, 110), 0.9, 0)], ["person"])
+    with ApplianceProcess(folder, _SITE.format(model=model, url=server.url("main"))) as running:
         until(lambda: running.get("/cameras/gate")["state"] == "live", 40)
         yield running
 
 
+@pytest.fixture
+def box(tmp_path: Path, server: RtspServerThread) -> Iterator[ApplianceProcess]:
+    with watching(tmp_path, server) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def lasting(
+    tmp_path_factory: pytest.TempPathFactory, films: dict[str, Path]
+) -> Iterator[tuple[ApplianceProcess, RtspServerThread]]:
+    """A box that two tests share, and its camera, which shows the healthy film when each begins."""
+    with (
+        FaultyRtspServer.in_thread({"main": films["healthy"]}) as server,
+        watching(tmp_path_factory.mktemp("lasting"), server) as running,
+    ):
+        yield running, server
+
+
 def watched(box: ApplianceProcess, seconds: float) -> None:
-    """Wait until the camera has shown so much, by its own time."""
-    span = "SELECT coalesce(max(t_end) - min(t_start), 0) FROM segment"
-    until(lambda: one(box, span) > seconds, 20 + seconds, every_s=0.1)
+    """Wait until the camera has shown so much more, by its own time."""
+    newest = "SELECT coalesce(max(t_end), 0) FROM segment"
+    until(lambda: one(box, newest) > 0, 20, every_s=0.1)
+    began = one(box, newest)
+    until(lambda: one(box, newest) > began + seconds, 20 + seconds, every_s=0.1)
 
 
 def event(box: ApplianceProcess, kind: str) -> dict[str, Any] | None:
@@ -97,7 +118,8 @@ def say_seen(box: ApplianceProcess, url: str) -> dict[str, Any]:
     return said
 
 
-def test_a_stalled_camera_and_a_clock_that_jumps(box: ApplianceProcess, server: RtspServerThread) -> None:
+def test_a_stalled_camera_and_a_clock_that_jumps(lasting: tuple[ApplianceProcess, RtspServerThread]) -> None:
+    box, server = lasting
     watched(box, 2.0)
     server.stall("main")
     began = time.time()
@@ -147,8 +169,9 @@ def test_a_frozen_image_leads_to_a_reconnection(
 
 
 def test_a_turned_camera_stays_so_until_a_person_confirms_the_view(
-    box: ApplianceProcess, server: RtspServerThread, films: dict[str, Path]
+    lasting: tuple[ApplianceProcess, RtspServerThread], films: dict[str, Path]
 ) -> None:
+    box, server = lasting
     watched(box, 11.0)  # it learns where it looks
     server.change("main", films["turned"])
     began = time.time()

@@ -23,11 +23,12 @@ import pytest
 from appliance import wire
 from appliance.base.errors import StoreUnavailable
 from appliance.broker import nats_link
+from appliance.store import outbox_queue
 from appliance.store.alerts import AlertStore
 from appliance.store.escalations import EscalationStore
-from appliance.uplink import outbox, send_queue
+from appliance.store.outbox import Outbox
+from appliance.uplink import outbox_upkeep
 from appliance.uplink.jetstream_publisher import JetStreamPublisher
-from appliance.uplink.outbox import Outbox
 from appliance.uplink.verdict_consumer import VerdictConsumer
 from benchmarks.chaos.checker import Finding, Promises, check
 from benchmarks.chaos.history import HistoryEvent, broker_events, site_events, watch_site
@@ -88,7 +89,7 @@ class Run:
         self.site = Site(folder, broker.url, name=f"site-{next(_names)}", ttl_s={"low": TTL_S})
         with self.site.db.transaction() as connection:
             watch_site(connection)
-        patch.setattr(outbox, "EXPIRE_EVERY_S", 0.2)
+        patch.setattr(outbox_upkeep, "EXPIRE_EVERY_S", 0.2)
         patch.setattr(nats_link, "ACK_WAIT_S", 0.5)
         self._refuses, self._refused = True, False
         self._lose_an_acknowledgement(patch)
@@ -311,7 +312,7 @@ def _settled_goes_out_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def _least_urgent_first(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(send_queue, "LIVE_PRIORITIES", tuple(reversed(send_queue.LIVE_PRIORITIES)))
+    patch.setattr(outbox_queue, "LIVE_PRIORITIES", tuple(reversed(outbox_queue.LIVE_PRIORITIES)))
 
 
 def _asked_twice_at_a_time(patch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ import pytest
 from appliance import config
 from appliance.base.json_lines import decode_ingest, encode_command
 from appliance.config import IngestConfig
-from appliance.ingest.probe_process import ProbeFailed, probe_camera
+from appliance.ingest.camera_probe import ProbeFailed, probe_camera
 from appliance.types import CameraState, ConfigureCommand, FrameBoxes
 from tests.servers.appliance_process import ApplianceProcess
 from tests.servers.red_camera import ingest_of, one, rows
@@ -122,7 +122,7 @@ def probing() -> str:
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             status = (folder / "status").read_text()
-            if f"\nPPid:\t{os.getpid()}\n" in status and b"probe_process" in (folder / "cmdline").read_bytes():
+            if f"\nPPid:\t{os.getpid()}\n" in status and b"camera_probe" in (folder / "cmdline").read_bytes():
                 return status
     return ""
 

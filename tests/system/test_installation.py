@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.store.migrations import STEPS
+from appliance.store.database import STEPS
 from tests.support.ports import quiet_port
 
 ROOT = Path(__file__).parents[2]

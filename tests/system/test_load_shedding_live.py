@@ -6,6 +6,7 @@ import threading
 from pathlib import Path
 
 import pytest
+import yaml
 
 from appliance.base.clock import SystemClock
 from appliance.base.threads import ServiceGroup
@@ -37,7 +38,9 @@ def test_a_hot_box_does_less_says_so_and_recovers(tmp_path: Path, monkeypatch: p
         }
     )
     db, group = Database(root / DATABASE, clock), ServiceGroup()
-    appliance = build(site, root, db, clock, group)
+    path = tmp_path / "site.yaml"
+    path.write_text(yaml.safe_dump(site.model_dump(mode="json", exclude_unset=True)))
+    appliance = build(site, root, db, clock, group, path)
     recover(site, root, appliance.stores, clock, recover_segment)
     start(appliance, group)
     waiting = threading.Thread(target=group.wait)

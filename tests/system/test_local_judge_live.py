@@ -15,18 +15,18 @@ from appliance.base.clock import SystemClock
 from appliance.config import LocalJudgeConfig
 from appliance.router.escalation_planner import API_RULE
 from appliance.store.decisions import DecisionStore
-from appliance.store.outbox_store import OutboxQueue
+from appliance.store.outbox import Outbox
+from appliance.store.outbox_queue import OutboxQueue
 from appliance.store.verdict_stats import engine_work_since
 from appliance.uplink.local_judge import LocalJudge, LocalJudgeSources
-from appliance.uplink.outbox import Outbox, OutboxQuota, OutboxUpkeep
-from appliance.uplink.send_workers import AllowAll
+from appliance.uplink.outbox_upkeep import OutboxQuota, OutboxUpkeep
 from appliance.wire import BY_APPLIANCE, Escalation, traceparent_of
 from cloud_worker.config import OpenAiEngine
 from cloud_worker.engines.openai_vlm import OpenAiVlm
 from tests.servers.appliance_process import ApplianceProcess
 from tests.servers.nats import NatsServer
 from tests.servers.openai_stub import KEY, MODEL, OpenAiStub
-from tests.servers.site import Site, site
+from tests.servers.site import AllowAll, Site, site
 from tests.servers.worker import worker
 from tests.support.waiting import until
 from tests.system.test_escalation_nats import make_streams

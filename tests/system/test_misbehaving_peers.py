@@ -63,7 +63,7 @@ def test_a_store_that_misbehaves_ends_no_thread_of_the_archive() -> None:
         kept = archive(f"http://127.0.0.1:{proxy.port}", counted, timeout_s=CALL_S, tries=1, threads=1)
         for n, way in enumerate((*WAYS, *("strange", "changed") * 12)):
             if way in ("huge", "drip"):
-                continue  # see the limits in docs/worker.md
+                continue  # see the limits in docs/archive.md
             done = counted.total()
             proxy.way = way
             kept.put(*case(evidence_image(n)))

@@ -26,6 +26,7 @@ from appliance.mqtt import publisher as publisher_module
 from appliance.mqtt.broker_session import BrokerSession, check_mqtt
 from appliance.mqtt.publisher import MqttDeps, MqttPublisher
 from appliance.rules.arming import Arming
+from appliance.store.alert_rows import EvidenceRow
 from appliance.store.alerts import AlertStore
 from appliance.store.arming import ArmingStore
 from appliance.store.audit import AuditStore
@@ -36,7 +37,6 @@ from appliance.store.evidence import EvidenceStore
 from appliance.store.health_events import HealthEventStore
 from appliance.store.meter import Meter
 from appliance.store.review_writes import ReviewStore
-from appliance.store.rows import EvidenceRow
 from appliance.store.users import AccessLog
 from appliance.types import AlertChange, CameraState, HealthEvent, StreamHeader
 from tests.servers.mosquitto import Listener, Mosquitto, find_mosquitto

@@ -33,7 +33,7 @@ MEDIA_CHILD, LAB_JOB = f"{SANDBOX} {MEDIA_FUNCTIONS}", f"{SANDBOX} {JOB_FUNCTION
 # Each story, with the processes that must have been seen while it was told.
 PROCESSES = {
     "edge_only": {*RUNS, "appliance check", "appliance egress", MEDIA_CHILD, LAB_JOB},
-    "first_run": {*RUNS, "appliance.ingest.probe_process", "appliance.detect.runtime_choice"},
+    "first_run": {*RUNS, "appliance.ingest.camera_probe", "appliance.detect.runtime_choice"},
     "openvino": {*RUNS, "appliance check"},
     "notified": {"appliance notify test"},
     "replay": {"appliance replay", "appliance replay diff"},

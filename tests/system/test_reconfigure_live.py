@@ -55,7 +55,6 @@ class Running:
         self.appliance: Appliance = build(loaded, root, self.db, clock, self.group, self.path)
         recover(loaded, root, self.appliance.stores, clock, recover_segment)
         start(self.appliance, self.group)
-        assert self.appliance.settings is not None
         self.settings = self.appliance.settings
         self.code = 0
         self.thread = threading.Thread(target=self._wait)

@@ -36,7 +36,7 @@ from tests.system.test_misbehaving_broker import Agreeing
 from tests.system.test_misbehaving_peers import HTTP_HUGE, HTTP_STRANGE, MQTT_HUGE, MQTT_STRANGE
 
 BACK_S_MAX = 30.0
-WAYS_OF_S3 = tuple(way for way in WAYS if way not in ("huge", "drip"))  # it reads what it is sent: docs/worker.md
+WAYS_OF_S3 = tuple(way for way in WAYS if way not in ("huge", "drip"))  # it reads what it is sent: docs/archive.md
 # Segments end where the next begins. A session that was lost, or a process that was started again, costs more than a
 # second; on a busy machine the tests' own camera sends a frame or two late.
 GAP_S_MAX = 4 / FPS

@@ -14,7 +14,7 @@ import pytest
 
 from appliance.base.clock import SystemClock
 from appliance.bundle.bundle_store import BundleStore, incoming
-from appliance.bundle.rollout import begin_shadow, shadow_of
+from appliance.bundle.rollout import begin_shadow, end_shadow, shadow_of
 from appliance.canary.proof_store import ProofStore
 from appliance.config import SiteConfig
 from appliance.core import shadow_trial
@@ -118,6 +118,26 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[.
         each.end()
 
 
+@pytest.fixture(scope="module")
+def lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Appliance]:
+    folder = tmp_path_factory.mktemp("lasting")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("VEDETTE_MODELS", str(folder / "models"))
+        made = Appliance(folder)
+        yield made
+        made.end()
+
+
+@pytest.fixture
+def site(lasting: Appliance) -> Iterator[Appliance]:
+    """An appliance that several tests share: nothing is compared when one begins, and ingest is never started anew."""
+    yield lasting
+    end_shadow(lasting.store)
+    lasting.draws, lasting.memory, lasting.shed = None, MemoryReading(), LoadShedding()
+    until(lambda: not lasting.shadow.status.progress and lasting.child == 0, 60, lambda: lasting.shadow.status)
+    assert lasting.supervisor.starts == 1
+
+
 @pytest.mark.timeout(600)
 def test_an_equal_one_agrees_and_neither_kills_nor_a_restart_cost_more_than_its_own_child(
     make: Callable[..., Appliance], tmp_path: Path
@@ -149,10 +169,7 @@ def test_an_equal_one_agrees_and_neither_kills_nor_a_restart_cost_more_than_its_
 
 
 @pytest.mark.timeout(600)
-def test_a_blind_one_on_probation_answers_and_is_not_proven_but_leaves(
-    make: Callable[..., Appliance], tmp_path: Path
-) -> None:
-    site = make()
+def test_a_blind_one_on_probation_answers_and_is_not_proven_but_leaves(site: Appliance, tmp_path: Path) -> None:
     ref = install(site.store, "2", blind, tmp_path)
     site.store.put_in_force(ref, state="probation")
     until(lambda: ref in site.store.in_force().quarantined, 180, lambda: site.shadow.status)
@@ -161,17 +178,17 @@ def test_a_blind_one_on_probation_answers_and_is_not_proven_but_leaves(
     report = site.proofs.of(str(ref), "live")
     assert report is not None
     assert {each.found for each in report.differing} == {"old"}
-    assert site.supervisor.starts == 1
     assert not [each for each in site.heard if isinstance(each, Gap)]
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("fault", ["fails", "hangs"])
 def test_one_that_fails_or_hangs_is_stopped_and_ingest_goes_on(
-    make: Callable[..., Appliance], tmp_path: Path, fault: str
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
-    site = make(cpu_s=2.0)
+    monkeypatch.setattr(shadow_trial, "FAILURES_MAX", 2)  # again, and not once more: each try starts two children
     change = {"fails": candidates.fails, "hangs": candidates.hangs}[fault]
+    site = request.getfixturevalue("make")(cpu_s=2.0) if fault == "hangs" else request.getfixturevalue("site")
     ref = install(site.store, "3", partial(candidates.changed, change=change), tmp_path)
     begin_shadow(site.store, ref)
     until(lambda: ref in site.store.in_force().quarantined, 180, lambda: site.shadow.status)
@@ -181,11 +198,10 @@ def test_one_that_fails_or_hangs_is_stopped_and_ingest_goes_on(
 
 @pytest.mark.timeout(300)
 def test_one_that_takes_over_half_as_much_energy_again_leaves_where_power_is_measured(
-    make: Callable[..., Appliance], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    site: Appliance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A stand-in for a meter: here is none, so joules of a real one are unmeasured."""
     monkeypatch.setattr(shadow_trial, "METER_S", 0.5)
-    site = make()
     site.draws = 10.0
     ref = install(site.store, "5", noise, tmp_path)
     begin_shadow(site.store, ref)
@@ -201,8 +217,8 @@ def test_one_that_takes_over_half_as_much_energy_again_leaves_where_power_is_mea
 
 
 @pytest.mark.timeout(300)
-def test_it_gives_way_first_and_comes_back(make: Callable[..., Appliance], tmp_path: Path) -> None:
-    site = make()
+def test_it_gives_way_first_and_comes_back(site: Appliance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shadow_trial, "REST_S", 1.0)
     site.memory = MemoryReading(available_bytes=100_000_000)
     begin_shadow(site.store, install(site.store, "1", noise, tmp_path))
     until(lambda: "MB are left" in site.shadow.status.reason, 30, lambda: site.shadow.status)
@@ -214,4 +230,3 @@ def test_it_gives_way_first_and_comes_back(make: Callable[..., Appliance], tmp_p
     until(lambda: site.child == 0 and "hot" in site.shadow.status.reason, 30, lambda: site.shadow.status)
     site.shed = LoadShedding()
     until(lambda: site.shadow.status.progress == "looking", 60, lambda: site.shadow.status)
-    assert site.supervisor.starts == 1

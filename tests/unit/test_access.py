@@ -24,8 +24,8 @@ from appliance.base.passwords import hashed, is_password
 from appliance.core.app import check_guarded
 from appliance.dashboard.access_rights import RIGHTS
 from appliance.dashboard.app import ROUTES, create_app
+from appliance.store.alert_rows import alert_of
 from appliance.store.health_events import HealthEventStore
-from appliance.store.rows import alert_of
 from appliance.store.users import LOG_ROWS_MAX, AccessLog, SessionStore, UserStore
 from appliance.types import HealthEvent
 from appliance.types.accounts import SessionRow, UserRow

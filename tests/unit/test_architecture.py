@@ -30,7 +30,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "boto3": ("appliance.bundle.repositories", "cloud_worker.archive"),
     "botocore": ("appliance.bundle.repositories", "cloud_worker.archive"),
     "urllib3": ("cloud_worker.archive",),  # comes with botocore, which lets its errors through
-    "cryptography": ("appliance.backup.sealed_box", "appliance.web.tls", "appliance.notify.push_crypto",
+    "cryptography": ("appliance.backup.sealed_box", "appliance.web.tls", "appliance.notify.push_sender",
         "appliance.notify.push_means", "appliance.bundle.publisher"),
     "cuda": ("appliance.detect.cuda_runtime", "appliance.detect.nv12_letterbox"),
     "cv2": ("appliance.replay",
@@ -83,7 +83,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "tuf": ("appliance.bundle.publisher", "appliance.bundle.trust"),
     "uvicorn": ("appliance.web.server",),
     "yaml": (
-        "appliance.backup.backup_file", "appliance.demo.demo_config", "appliance.cli.run_command",
+        "appliance.backup.backup_file", "appliance.demo.demo_config",
         "appliance.keep.scenario_file", "appliance.lab",
         "appliance.settings", "appliance.base.yamlfile",
     ),
@@ -104,7 +104,7 @@ FIELDS_MAX = 16
 # The JSON of these is a contract (a line of the replay log, `vedette replay --json`, a message of the ingest channel),
 # or they are rows of the database, and so their fields stay flat.
 FLAT_BY_CONTRACT = {
-    "appliance.replay.replay_result:ReplayResult", "appliance.store.rows:AlertRow",
+    "appliance.replay.replay_result:ReplayResult", "appliance.store.alert_rows:AlertRow",
     "appliance.types.events:Route", "appliance.types.events:RouteInputs",
     "appliance.types.ingest_messages:CameraMeter",
 }  # fmt: skip

@@ -15,8 +15,7 @@ from appliance.base.errors import PreconditionError
 from appliance.config import SiteConfig
 from appliance.rules.arming import Arming
 from appliance.store.arming import ArmingRow, ArmingStore
-from appliance.store.database import Database
-from appliance.store.migrations import STEPS, migrate
+from appliance.store.database import STEPS, Database, migrate
 from appliance.store.users import AccessLog
 from appliance.types import TrackedObject
 from appliance.web.visitor import Visitor

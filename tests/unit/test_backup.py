@@ -34,11 +34,10 @@ from appliance.base.clock import ManualClock
 from appliance.base.errors import ConfigError, PreconditionError, UsageError, VedetteError
 from appliance.cli import main
 from appliance.config import SiteConfig, load
+from appliance.store.alert_rows import EvidenceRow
 from appliance.store.alerts import AlertStore
-from appliance.store.database import Database, StoreInUse
+from appliance.store.database import STEPS, Database, StoreInUse
 from appliance.store.evidence import EvidenceStore
-from appliance.store.migrations import STEPS
-from appliance.store.rows import EvidenceRow
 from appliance.store.users import AccessLog, SessionStore
 from appliance.types import Alert, AlertChange, BestView, Event
 from tests.support.sample_rows import T0
@@ -539,6 +538,6 @@ def test_a_start_begins_with_what_lies_ready(box: Box, tmp_path: Path, monkeypat
         begun.append((box.alerts, config.alerts.merge_s))
         return 0
 
-    monkeypatch.setattr("appliance.cli.run_command.run", run)
+    monkeypatch.setattr("appliance.core.app.run", run)
     assert main(["run", "--config", str(box.path)]) == 0
     assert begun == [({"a1"}, 3)]

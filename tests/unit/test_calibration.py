@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 
-from appliance.base.errors import UsageError
 from appliance.cli.calibrate_command import brier, calibration_report, ece
 from appliance.router.calibration import (
     UNTRAINED,
@@ -127,15 +127,11 @@ def test_the_same_answers_teach_the_same_in_any_order() -> None:
     assert one.p == pytest.approx(other.p, abs=1e-6)
 
 
-def test_it_is_written_and_read_back() -> None:
+def test_what_is_written_holds_all_of_it() -> None:
     taught = fit(world(200))
-    read = Calibration.from_json(taught.to_json())
+    read = TypeAdapter(Calibration).validate_json(taught.to_json())
     assert read == taught
-    assert (read.everything.n, read.cameras["gate/person"].n) == (200, 200)
-    with pytest.raises(UsageError, match="has version 9"):
-        Calibration.from_json(taught.to_json().replace(b'"version":1', b'"version":9'))
-    with pytest.raises(UsageError, match="no calibration"):
-        Calibration.from_json(b"{}")
+    assert (read.version, read.everything.n, read.cameras["gate/person"].n) == (1, 200, 200)
 
 
 def test_too_few_real_ones_claim_nothing() -> None:

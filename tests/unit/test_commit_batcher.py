@@ -13,7 +13,7 @@ import pytest
 from appliance.base.clock import SystemClock
 from appliance.base.errors import StoreUnavailable
 from appliance.store.database import Database
-from appliance.uplink.outbox import CommitBatcher
+from appliance.store.outbox import CommitBatcher
 
 
 @pytest.fixture

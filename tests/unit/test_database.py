@@ -15,11 +15,11 @@ import pytest
 
 from appliance.base.clock import ManualClock
 from appliance.base.errors import StoreError, StoreUnavailable
-from appliance.store import migrations
+from appliance.store import database
 from appliance.store.database import CACHE_KB, Database
 from appliance.store.decisions import DecisionStore
 from appliance.store.escalations import EscalationStore
-from appliance.store.outbox_store import OutboxQueue
+from appliance.store.outbox_queue import OutboxQueue
 from tests.support.sample_rows import sample_escalation
 
 
@@ -47,7 +47,7 @@ def opened(path: Path) -> Database:
 def test_a_new_file_gets_the_schema_and_its_version(path: Path) -> None:
     db = opened(path)
     with db.read() as connection:
-        assert migrations.version_of(connection) == len(migrations.STEPS)
+        assert database.version_of(connection) == len(database.STEPS)
         assert connection.execute("SELECT count(*) FROM alert").fetchone()[0] == 0
     db.close()
 
@@ -56,7 +56,7 @@ def test_the_escalations_of_an_older_file_go_on(path: Path) -> None:
     """A box of schema 1 with an open question is brought to the present one: it waits for nothing."""
     path.parent.mkdir()
     raw = sqlite3.connect(path, isolation_level=None)
-    migrations.migrate(raw, migrations.STEPS[:1])
+    database.migrate(raw, database.STEPS[:1])
     raw.execute(
         "INSERT INTO alert VALUES ('a','gate','r','alert','[]','[]','[]',0.5,1.0,NULL,'',NULL,NULL,NULL,NULL,1.0,1)"
     )
@@ -88,10 +88,10 @@ def test_opening_again_changes_nothing(path: Path) -> None:
 def test_refuses_a_newer_schema_and_says_so(path: Path) -> None:
     opened(path).close()
     raw = sqlite3.connect(path)
-    raw.execute(f"PRAGMA user_version = {len(migrations.STEPS) + 1}")
+    raw.execute(f"PRAGMA user_version = {len(database.STEPS) + 1}")
     raw.close()
     with pytest.raises(
-        StoreError, match=rf"schema {len(migrations.STEPS) + 1} and this program knows {len(migrations.STEPS)}.*newer"
+        StoreError, match=rf"schema {len(database.STEPS) + 1} and this program knows {len(database.STEPS)}.*newer"
     ):
         opened(path)
 
@@ -100,10 +100,10 @@ def test_a_migration_that_fails_leaves_the_last_good_version(tmp_path: Path) -> 
     raw = sqlite3.connect(tmp_path / "x.db", isolation_level=None)
     steps = ("CREATE TABLE a (x);\n", "CREATE TABLE b (x);\n-- why; because\nINSERT INTO nowhere VALUES (1);\n")
     with pytest.raises(sqlite3.OperationalError):
-        migrations.migrate(raw, steps)
-    assert migrations.version_of(raw) == 1
+        database.migrate(raw, steps)
+    assert database.version_of(raw) == 1
     assert raw.execute("SELECT name FROM sqlite_master").fetchall() == [("a",)]
-    assert migrations.migrate(raw, (steps[0], "CREATE TABLE b (x);")) == 1
+    assert database.migrate(raw, (steps[0], "CREATE TABLE b (x);")) == 1
     raw.close()
 
 

@@ -29,8 +29,7 @@ from appliance.evidence.frame_selection import (
 from appliance.evidence.maker import EvidenceMaker
 from appliance.media.stills import crop_region, encode_within, make_image
 from appliance.store.alerts import AlertStore
-from appliance.store.escalations import EscalationStore
-from appliance.store.rows import MediaRow
+from appliance.store.escalations import EscalationStore, MediaRow
 from appliance.types import Box
 from tests.support.numbered_footage import encoded_footage, number
 from tests.support.sample_rows import BOX, T0, best, event, opened, sample_escalation, sample_frame, sample_verdict

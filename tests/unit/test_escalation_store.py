@@ -10,13 +10,12 @@ import pytest
 
 from appliance import wire
 from appliance.base.clock import ManualClock
-from appliance.store import migrations
+from appliance.store import database
 from appliance.store.alerts import AlertStore
 from appliance.store.database import Database
-from appliance.store.escalations import EscalationStore, as_unsure
+from appliance.store.escalations import EscalationRow, EscalationStore, MediaRow, as_unsure
 from appliance.store.evidence import EvidenceStore
-from appliance.store.rows import EscalationRow, MediaRow
-from appliance.uplink.outbox import Outbox
+from appliance.store.outbox import Outbox
 from tests.servers.site import ref_of
 from tests.support import wire_v1
 from tests.support.sample_rows import T0, opened, sample_escalation, sample_verdict
@@ -232,7 +231,7 @@ def test_images_are_withheld_from_an_escalation_that_was_made_before_they_had_to
 def test_an_escalation_that_was_under_way_when_the_appliance_was_updated_goes_on(tmp_path: Path) -> None:
     """A database of schema 1, with a question that was sent and has no answer."""
     old = sqlite3.connect(tmp_path / "vedette.db", isolation_level=None)
-    migrations.migrate(old, migrations.STEPS[:1])
+    database.migrate(old, database.STEPS[:1])
     old.execute(
         """INSERT INTO alert (id, camera, run, severity, rules, labels, tracks, score, t_start, created_t, rev)
            VALUES ('a1', 'yard', 'r1', 'warning', '[]', '[]', '[]', 0.8, 1, 1, 1)"""

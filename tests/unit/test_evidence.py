@@ -29,12 +29,11 @@ from appliance.media.recorded import RecordedSegment
 from appliance.media.recording_reader import DirectReader
 from appliance.media.segment_reader import OpenSegment
 from appliance.media.stills import crop, cut_still, cut_stills, encode_jpeg
-from appliance.store.alerts import AlertStore
+from appliance.store.alerts import AlertDetail, AlertStore
 from appliance.store.boxes import BoxStore
 from appliance.store.cameras import CameraStore
 from appliance.store.database import Database
 from appliance.store.escalations import EscalationStore
-from appliance.store.rows import AlertDetail
 from appliance.store.segments import SegmentStore
 from appliance.types import AlertChange, CameraState, SegmentRow, StreamHeader
 from tests.support.numbered_footage import EncodedFootage, encoded_footage, number, record

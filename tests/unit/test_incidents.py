@@ -13,7 +13,7 @@ import pytest
 from appliance.base.clock import ManualClock
 from appliance.base.errors import ConfigError
 from appliance.config import SiteConfig, loads
-from appliance.store.rows import AlertRow
+from appliance.store.alert_rows import AlertRow
 from appliance.types import FrameBoxes, IngestHealth, StreamHeader, TrackedObject
 from tests.support.core_harness import CoreHarness
 from tests.support.sample_rows import T0

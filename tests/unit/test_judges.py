@@ -13,14 +13,14 @@ from appliance.base.clock import ManualClock
 from appliance.config import SiteConfig
 from appliance.config.values import VerdictSeverityConfig
 from appliance.notify.notice_policy import NoticeInput, decide_notice
+from appliance.store.alert_rows import AlertRow, Standing
 from appliance.store.alert_search import AlertQuery
 from appliance.store.alerts import AlertStore
-from appliance.store.database import Database
+from appliance.store.database import STEPS, Database, migrate, to_json
 from appliance.store.decisions import DecisionStore
-from appliance.store.migrations import STEPS, migrate
+from appliance.store.escalations import is_firm
 from appliance.store.rechecks import RecheckStore
 from appliance.store.review_writes import ReviewStore
-from appliance.store.rows import AlertRow, Standing, is_firm, to_json
 from appliance.types import AlertChange, Decision, EdgeVerdict, JudgeKind, Severity
 from appliance.wire import Verdict
 from tests.support.core_harness import CoreHarness, site

@@ -15,7 +15,8 @@ from appliance.keep.scenario_exporter import ClipWindow, _cut_unbroken, clip_win
 from appliance.keep.scenario_file import EventStanding, KnownEvent, derive_truth
 from appliance.media.recorded import RecordedSegment
 from appliance.media.recording_reader import READ_DIRECTLY
-from appliance.store.rows import AlertDetail, AlertRow
+from appliance.store.alert_rows import AlertRow
+from appliance.store.alerts import AlertDetail
 from appliance.types import FrameBoxes, TrackedObject
 from tests.support.numbered_footage import encoded_footage, record
 from tests.support.sample_rows import T0, event

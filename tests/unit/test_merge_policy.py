@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from appliance.alerts.best_view import quality
-from appliance.alerts.merge_policy import TRACKS_MAX, AlertPolicy
+from appliance.alerts.merge_policy import TRACKS_MAX, AlertPolicy, quality
 from appliance.config import AlertsConfig
 from appliance.types import Alert, AlertChange, BestView, Event, FrameBoxes, PipelineStep, Severity
 from tests.support.sample_tracks import camera, header, look, person

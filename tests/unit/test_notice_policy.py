@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.notify.notice_policy import WITHDRAWN_REASON, NoticeDecision, NoticeInput, decide_notice
+from appliance.store.escalations import Delivery
 from appliance.store.notices import Standing
-from appliance.store.rows import Delivery
 from appliance.types import SEVERITIES
 
 HELD = NoticeInput(

@@ -12,11 +12,11 @@ from appliance.base.clock import ManualClock
 from appliance.base.errors import StoreError, StoreUnavailable
 from appliance.config import SiteConfig
 from appliance.core.core_settings import CoreListener
-from appliance.store import migrations
+from appliance.store import database
+from appliance.store.alert_rows import AlertRow
 from appliance.store.alerts import AlertStore
 from appliance.store.database import Database
 from appliance.store.notices import NewNotice, NoticeStore
-from appliance.store.rows import AlertRow
 from appliance.types import AlertChange
 from tests.support.core_harness import CoreHarness, site
 from tests.support.sample_rows import T0, opened, sample_escalation
@@ -86,7 +86,7 @@ def test_what_the_disk_refuses_is_reported_at_once(tmp_path: Path, monkeypatch: 
 
 def test_a_file_of_before_gets_the_table_and_nothing_is_sent_of_old_alerts(tmp_path: Path) -> None:
     raw = sqlite3.connect(tmp_path / "vedette.db", isolation_level=None)
-    migrations.migrate(raw, migrations.STEPS[:6])
+    database.migrate(raw, database.STEPS[:6])
     raw.execute(
         """INSERT INTO alert (id, camera, run, severity, rules, labels, tracks, score, t_start, created_t, rev)
            VALUES ('a', 'gate', 'r', 'alert', '[]', '[]', '[]', 0.5, 1.0, 1.0, 41)"""

@@ -12,17 +12,18 @@ from appliance import config, wire
 from appliance.base.clock import ManualClock, SystemClock
 from appliance.base.errors import EvidenceError
 from appliance.router.escalation_planner import build_escalation
+from appliance.store.alert_rows import EvidenceRow
 from appliance.store.alerts import AlertStore
 from appliance.store.database import Database
+from appliance.store.escalations import EscalationRow, MediaRow
 from appliance.store.evidence import EvidenceStore
 from appliance.store.meter import Meter
-from appliance.store.outbox_store import RESEND_FIRST_S, ClockOffset
-from appliance.store.rows import EscalationRow, EvidenceRow, MediaRow
+from appliance.store.outbox import ClockOffset, Outbox
+from appliance.store.outbox_queue import RESEND_FIRST_S, TUNING, SendQueue
 from appliance.types import Alert, AlertChange, Event, Severity
 from appliance.uplink.jetstream_publisher import chunk_message, read_chunk
-from appliance.uplink.outbox import Outbox, OutboxQuota
+from appliance.uplink.outbox_upkeep import OutboxQuota
 from appliance.uplink.send_limits import ttl_s
-from appliance.uplink.send_queue import TUNING, SendQueue
 from tests.servers.site import ref_of
 
 HOUR_S = 3600.0

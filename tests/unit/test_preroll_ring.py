@@ -9,6 +9,7 @@ import pytest
 
 from appliance.base.clock import ManualClock
 from appliance.base.errors import MissingDependency
+from appliance.store.alert_rows import EvidenceRow
 from appliance.store.alerts import AlertStore
 from appliance.store.database import Database
 from appliance.store.deletions import newest_deletions
@@ -16,7 +17,6 @@ from appliance.store.evidence import EvidenceStore
 from appliance.store.paths import SEGMENTS, inside
 from appliance.store.preroll_ring import PrerollRing, prepare_ring_folder
 from appliance.store.quotas import read_usage
-from appliance.store.rows import EvidenceRow
 from appliance.store.segments import SegmentStore
 from appliance.types import SegmentRow
 from tests.support.sample_rows import T0, ended, opened, sample_escalation, sample_verdict

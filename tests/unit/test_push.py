@@ -20,9 +20,8 @@ from appliance.config import PushTarget
 from appliance.core.background_services import _in_hours
 from appliance.notify.key_file import own_key
 from appliance.notify.message import AlertFinding, NotificationMessage, SendResult
-from appliance.notify.push_crypto import PLAIN_BYTES_MAX, encrypt
 from appliance.notify.push_means import PushMeans, VapidKey
-from appliance.notify.push_sender import PushSender
+from appliance.notify.push_sender import PLAIN_BYTES_MAX, PushSender, encrypt
 from appliance.store.database import Database
 from appliance.store.push_subscriptions import PER_USER_MAX, PushPreference, PushSubscription, PushSubscriptionStore
 from appliance.store.users import UserStore

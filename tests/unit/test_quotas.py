@@ -10,6 +10,7 @@ import pytest
 
 from appliance.base.clock import ManualClock
 from appliance.config import CameraConfig, StorageConfig
+from appliance.store.alert_rows import EvidenceRow
 from appliance.store.alerts import AlertStore
 from appliance.store.database import Database
 from appliance.store.deletions import OF_ALL, OF_CAMERA, newest_deletions
@@ -17,7 +18,6 @@ from appliance.store.evidence import EvidenceStore
 from appliance.store.quotas import read_usage
 from appliance.store.retention import Retention
 from appliance.store.review_writes import ReviewStore
-from appliance.store.rows import EvidenceRow
 from appliance.store.segments import SegmentStore
 from appliance.types import SegmentRow
 from tests.support.sample_rows import T0, ended, sample_escalation, sample_verdict

@@ -12,6 +12,7 @@ import pytest
 from appliance.base.clock import ManualClock
 from appliance.config import CameraConfig, StorageConfig
 from appliance.store import retention
+from appliance.store.alert_rows import EvidenceRow
 from appliance.store.alerts import AlertStore
 from appliance.store.audit import AuditRow, AuditStore
 from appliance.store.boxes import BoxStore
@@ -19,7 +20,6 @@ from appliance.store.database import Database
 from appliance.store.evidence import EvidenceStore
 from appliance.store.quotas import StorageLimits
 from appliance.store.retention import Retention, evidence_beyond, recording_beyond
-from appliance.store.rows import EvidenceRow
 from appliance.store.segments import SegmentStore
 from appliance.types import SegmentRow
 from tests.support.sample_rows import T0, ended, event, opened, sample_escalation, sample_frame, sample_verdict

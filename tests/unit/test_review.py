@@ -13,7 +13,7 @@ from fastapi.testclient import TestClient
 
 from appliance.base.clock import ManualClock, day_bounds, local_day
 from appliance.dashboard.app import create_app
-from appliance.store import migrations
+from appliance.store import database
 from appliance.store.alert_rows import write_incident
 from appliance.store.alert_search import AlertQuery, select_alerts
 from appliance.store.deletions import newest_deletions
@@ -328,7 +328,7 @@ class TestNotes:
     def test_an_old_database_is_searched_too(self, tmp_path: Path) -> None:
         raw = sqlite3.connect(tmp_path / "old.db", isolation_level=None)
         raw.row_factory = sqlite3.Row
-        migrations.migrate(raw, migrations.STEPS[:11])
+        database.migrate(raw, database.STEPS[:11])
         raw.execute(
             """INSERT INTO alert (id, camera, run, severity, rules, labels, tracks, score, t_start, created_t, rev)
                VALUES ('a', 'gate', 'r', 'alert', '[]', '[]', '[]', 0.5, 1.0, 1.0, 1)"""
@@ -344,7 +344,7 @@ class TestNotes:
             """INSERT INTO verdict (escalation, alert, decision, body, applied_t)
                VALUES ('q', 'a', 'unsure', '{"reason": "a terrier"}', 1.0)"""
         )
-        migrations.migrate(raw)
+        database.migrate(raw)
         for wanted in (
             AlertQuery(zone="door"),
             AlertQuery(label="dog"),

@@ -20,6 +20,7 @@ from appliance.explain.recording_tasks import without_secrets
 from appliance.scenario import sandboxed_jobs
 from appliance.scenario.scenario_runner import DetectorCache
 from tests.support import tiny_networks as tiny
+from tests.support.openvino import multiplies_bf16
 from tests.support.tiny_networks import Thing
 
 if sys.version_info >= (3, 11):
@@ -174,7 +175,7 @@ def test_openvino_is_measured_beside_onnx_runtime_where_it_is_installed(
         RuntimeCandidate("openvino", "fp32"),
     ]
     costs = {"fp32": 0.02, "int8": 0.013, "openvino_fp32": 0.02, "openvino_int8": 0.012, "openvino_bf16": 0.006}
-    if openvino_multiplies_bf16():
+    if multiplies_bf16():
         settled = runtime_choice.settle_runtime(left_open, storage, Meter(monkeypatch, **costs))
         assert (settled.backend, settled.precision) == ("openvino", "bf16")
         assert detector.load(settled).name.endswith("+openvino-bf16")
@@ -189,7 +190,7 @@ def test_what_multiplies_bf16_is_known_without_loading_a_library(tmp_path: Path)
         info.write_text(f"processor\t: 0\nflags\t\t: {flags}\n")
         assert runtime_choice.openvino_multiplies_bf16(info) == wanted
     if pytest.importorskip("openvino", reason="needs the extra `openvino`"):
-        assert runtime_choice.openvino_multiplies_bf16() == openvino_multiplies_bf16()
+        assert runtime_choice.openvino_multiplies_bf16() == multiplies_bf16()
 
 
 def test_openvinos_integers_are_left_out_where_their_sums_saturate(
@@ -292,12 +293,6 @@ def test_what_does_not_come_up_is_left_out_with_the_reason(
     lines = runtime_choice.table_lines(tuple(rows.values()))
     assert len({line.index(each.way) for line, each in zip(lines, rows.values(), strict=True)}) == 1
     assert runtime_choice.runtime_options(asked.model_copy(update={"backend": "onnx"}), None) == (), "nothing is open"
-
-
-def openvino_multiplies_bf16() -> bool:
-    from appliance.detect import openvino_runtime
-
-    return openvino_runtime.multiplies_bf16()
 
 
 def test_what_is_hardly_faster_is_not_worth_a_change(

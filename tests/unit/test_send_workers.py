@@ -10,9 +10,9 @@ from typing import Any, cast
 import nats.js.errors
 
 from appliance.base.clock import SystemClock
-from appliance.store.rows import MediaRow
+from appliance.store.escalations import MediaRow
+from appliance.store.outbox_queue import QueuedEscalation
 from appliance.uplink.jetstream_publisher import ASKED_TOGETHER, JetStreamPublisher, NatsMessage
-from appliance.uplink.send_queue import QueuedEscalation
 from appliance.uplink.send_workers import FLIGHT_BYTES_MAX, Flight, OutgoingMessage, SendWorkers
 from tests.servers.site import ref_of
 from tests.support.waiting import until_async

@@ -9,13 +9,13 @@ import pytest
 
 from appliance.base.clock import ManualClock
 from appliance.base.errors import StoreError
+from appliance.store.alert_rows import EvidenceRow
 from appliance.store.alert_search import AlertQuery
 from appliance.store.alerts import AlertCursor, AlertStore
 from appliance.store.boxes import BoxStore
 from appliance.store.database import Database
 from appliance.store.evidence import EvidenceStore
 from appliance.store.review_writes import ReviewStore
-from appliance.store.rows import EvidenceRow
 from appliance.types import AlertChange
 from tests.support.sample_rows import (
     BOX,

@@ -20,7 +20,7 @@ from appliance.broker.nats_connection import LinkState
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import CoreProbes, SystemHealth
 from appliance.sandbox.confinement import missing_confinement
-from appliance.store.migrations import STEPS
+from appliance.store.database import STEPS
 from tests.support.dashboard_site import Site
 
 T0 = 1_700_000_000.0

@@ -14,8 +14,8 @@ from fastapi.testclient import TestClient
 from appliance.base.clock import ManualClock
 from appliance.config import SiteConfig
 from appliance.dashboard.app import create_app
+from appliance.store.database import STEPS, migrate
 from appliance.store.health_events import HealthEventStore
-from appliance.store.migrations import STEPS, migrate
 from appliance.store.retention import prune_boxes
 from appliance.store.timeline import ALERTS_MAX, SPANS_MAX, TimelineStore
 from appliance.types import FrameBoxes, Gap, HealthEvent, SegmentRow, TrackedObject

@@ -14,9 +14,9 @@ from appliance.base.clock import ManualClock
 from appliance.base.errors import UplinkError
 from appliance.broker.nats_connection import LinkState
 from appliance.broker.nats_link import end_tasks
-from appliance.uplink.send_workers import REFUSED_MAX, REFUSED_S, AllowAll
+from appliance.uplink.send_workers import REFUSED_MAX, REFUSED_S
 from appliance.uplink.uplink_service import UplinkLoop
-from tests.servers.site import Site
+from tests.servers.site import AllowAll, Site
 from tests.support.waiting import until_async
 
 Publish = Callable[[str], Awaitable[None]]

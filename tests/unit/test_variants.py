@@ -133,7 +133,7 @@ def test_weights_of_eight_bits_are_for_cpus_that_do_not_overflow(seen: list[NDAr
 def test_layers_that_lose_most_by_rounding_may_stay_in_float(
     made: Path, seen: list[NDArray[np.uint8]], tmp_path: Path
 ) -> None:
-    """The first block of vedette-nano: without it in float a bundled scenario fails (docs/detector.md)."""
+    """The first block of vedette-nano: without it in float a bundled scenario fails."""
     mended = variants.make_variant(SOURCE, tmp_path / "int8.onnx", "int8", seen, keep_float=("stages.0.1/",))
 
     def in_float(path: Path) -> set[str]:

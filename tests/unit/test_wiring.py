@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from appliance import cli
 from appliance.base.clock import ManualClock
 from appliance.base.errors import MissingDependency
 from appliance.base.threads import ServiceGroup
 from appliance.config import SiteConfig, StorageConfig
-from appliance.core.app import build, recover, storage_folder
+from appliance.core.app import Appliance, build, recover, storage_folder
 from appliance.media.segment_reader import recover_segment
 from appliance.store.arming import ArmingRow
 from appliance.store.database import Database
@@ -32,6 +33,13 @@ def site(**sections: Any) -> SiteConfig:
     return SiteConfig.model_validate(
         {"cameras": {"gate": {"url": "rtsp://127.0.0.1/x"}}, "dashboard": {"enabled": False}, **sections}
     )
+
+
+def built(folder: Path, db: Database, **sections: Any) -> Appliance:
+    """Build an appliance of a site file in this folder."""
+    config, path = site(**sections), folder / "site.yaml"
+    path.write_text(yaml.safe_dump(config.model_dump(mode="json", exclude_unset=True)))
+    return build(config, folder, db, db.clock, ServiceGroup(), path)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +59,7 @@ def test_build_makes_every_service_and_starts_none(
     clock = ManualClock()
     db = Database(tmp_path / "vedette.db", clock)
     threads = threading.active_count()
-    appliance = build(site(**sections), tmp_path, db, clock, ServiceGroup())
+    appliance = built(tmp_path, db, **sections)
     names = [service.name for service in appliance.services]
     assert names == [
         "meter",
@@ -66,6 +74,7 @@ def test_build_makes_every_service_and_starts_none(
         "evidence",
         "rechecks",
         *between,
+        "proof",
         "core",
     ]
     assert threading.active_count() == threads
@@ -79,7 +88,7 @@ def test_a_site_that_is_disarmed_says_so_also_after_a_restart(tmp_path: Path) ->
     clock = ManualClock()
     for disarmed in (False, True):
         db = Database(tmp_path / "vedette.db", clock)
-        appliance = build(site(), tmp_path, db, clock, ServiceGroup())
+        appliance = built(tmp_path, db)
         health = appliance._background.dashboard_probes.health
         assert health is not None
         assert any("disarmed" in text for text in health().warnings) is disarmed
@@ -96,7 +105,7 @@ def test_the_router_goes_by_the_sensors_that_shedding_goes_by(tmp_path: Path) ->
     sections: dict[str, Any] = {
         "uplink": {"url": "nats://127.0.0.1:4222"}, "sensors": {"root": str(tmp_path / "host")},
     }  # fmt: skip
-    appliance = build(site(**sections), tmp_path, db, clock, ServiceGroup())
+    appliance = built(tmp_path, db, **sections)
     maintenance = appliance._background.core_settings.maintenance
     assert maintenance is not None
     assert maintenance._system_load().temperature_c is None, "no sensor was read yet"
@@ -161,7 +170,7 @@ def test_pictures_of_a_question_that_a_kill_left_without_a_row_are_deleted_at_th
             (folder / "frame-0.jpg").write_bytes(b"x")
         clock = ManualClock()
         db = Database(tmp_path / f"{is_new}.db", clock)
-        stores = build(site(), tmp_path, db, clock, ServiceGroup()).stores
+        stores = built(tmp_path, db).stores
         recover(site(), tmp_path, stores, clock, recover_segment, new_database=is_new)
         assert of_an_alert.exists()
         assert left.exists() is is_new, "a copy of the database that is put back may know it"
@@ -175,7 +184,7 @@ def test_recordings_without_their_database_are_told(tmp_path: Path) -> None:
     for is_new, told in ((True, ["database"]), (False, [])):
         clock = ManualClock()
         db = Database(tmp_path / f"{is_new}.db", clock)
-        stores = build(site(), tmp_path, db, clock, ServiceGroup()).stores
+        stores = built(tmp_path, db).stores
         recover(site(), tmp_path, stores, clock, recover_segment, new_database=is_new)
         assert [event.kind for event in stores.health.page()] == told
         db.close()

@@ -189,11 +189,18 @@ def _window(when: str | None, item: str) -> tuple[float, float]:
     return t0, t1
 
 
-def _time(text: str, item: str) -> float:
+def clock_seconds(text: str) -> float | None:
+    """Return the seconds of `m:ss` or `h:mm:ss`; None: it is neither."""
     clock = _CLOCK.match(text)
-    if clock is not None:
-        hours, minutes, seconds = clock.groups()
-        return int(hours or 0) * 3600 + int(minutes) * 60 + float(seconds)
+    if clock is None:
+        return None
+    hours, minutes, seconds = clock.groups()
+    return int(hours or 0) * 3600 + int(minutes) * 60 + float(seconds)
+
+
+def _time(text: str, item: str) -> float:
+    if (clock_s := clock_seconds(text)) is not None:
+        return clock_s
     match = _NUMBER.match(text)
     if match is None or match["unit"] not in ("", *_UNITS) or match["value"].startswith(("-", "+")):
         raise UsageError(f"`{item}`: `{text}` is no time; write seconds (20s) or m:ss (1:05)")

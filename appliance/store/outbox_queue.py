@@ -1,16 +1,143 @@
-"""Orders escalations for sending: live before backlog, urgent before less urgent, a share for the backlog."""
+"""Orders escalations for sending: live before backlog, urgent before less urgent, a share for the backlog.
+
+It also finds those that are due again, too old, or the first to give up.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from appliance.store.outbox_store import OutboxQueue
-from appliance.store.rows import EscalationRow
+from appliance.store.database import Database
+from appliance.store.escalations import (
+    BY_PRIORITY,
+    INDEXED,
+    Delivery,
+    EscalationRow,
+    escalation_rows,
+    in_states,
+    read_escalation,
+)
 from appliance.wire import CHUNK_BYTES, PRIORITIES
 
 LIVE_PRIORITIES = PRIORITIES[:2]
 _FOREVER = 1e18  # seconds, later than any time
+_MEDIA_BYTES = "(SELECT sum(json_extract(ref, '$.bytes')) FROM media WHERE media.escalation = escalation.id)"
+RESEND_FIRST_S = 900.0  # longer than a busy worker takes; a verdict that is only late is not worth the bytes
+RESEND_LAST_S = 6 * 3600.0  # an escalation that the broker refused for hours is tried some times a day
+_ROWID_MAX = 2**63 - 1  # SQLite's largest rowid
+DROPPABLE: tuple[Delivery, ...] = ("deferred", "ready")  # with their evidence made, and not sent
+UNSENT: tuple[Delivery, ...] = ("waiting", "deferred", "ready")
+
+
+@dataclass(frozen=True, slots=True)
+class QueueEntry:
+    """An escalation that is ready, as the order of sending sees it. attempts: of its present step, without success."""
+
+    id: str
+    created_t: float
+    attempts: int
+
+
+class OutboxQueue:
+    """The escalations as the uplink reads them: which is next, due again, too old, or the first to give up.
+
+    Any thread may read. Every method raises StoreError.
+    """
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    def queue_heads(
+        self, priority: str, *, after_t: float, until_t: float, untried: bool, limit: int
+    ) -> list[QueueEntry]:
+        """Return the oldest escalations that are ready and were made in after_t < t <= until_t.
+
+        untried: only those that never failed. The query uses the index on state, priority and age: it costs the same
+        with ten escalations and with a hundred thousand.
+        """
+        rows = self._db.rows(
+            f"""SELECT id, created_t, attempts FROM escalation
+                WHERE {INDEXED} AND state = 'ready' AND priority = ? AND created_t > ? AND created_t <= ?
+                {"AND attempts = 0" if untried else ""} ORDER BY created_t LIMIT ?""",
+            (priority, after_t, until_t, limit),
+        )
+        return [QueueEntry(row["id"], row["created_t"], row["attempts"]) for row in rows]
+
+    def ready(self, escalation: str) -> EscalationRow | None:
+        """Return the escalation if it still is to be sent."""
+        return next(iter(escalation_rows(self._db, "WHERE id = ? AND state = 'ready'", (escalation,))), None)
+
+    def is_open(self, escalation: str) -> bool:
+        """Return False if the escalation is settled or expired."""
+        rows = self._db.rows("SELECT state FROM escalation WHERE id = ?", (escalation,))
+        return not any(row["state"] in ("settled", "expired") for row in rows)
+
+    def next_resend(self, t: float, limit: int) -> list[EscalationRow]:
+        """Return the escalations that were sent long ago and have no verdict.
+
+        They are due after RESEND_FIRST_S, then after twice as long each time, up to RESEND_LAST_S.
+        """
+        return escalation_rows(
+            self._db,
+            """WHERE state = 'sent' AND sent_t <= ?
+               AND sent_t + min(? * (1 << min(max(attempts, 1) - 1, 8)), ?) <= ? ORDER BY sent_t, id LIMIT ?""",
+            (t - RESEND_FIRST_S, RESEND_FIRST_S, RESEND_LAST_S, t, limit),
+        )
+
+    def made_before(self, priority: str, before_t: float, limit: int) -> list[EscalationRow]:
+        """Those of a priority that are under way and older than `before_t`.
+
+        A row that was written after a younger one is no older than that one, whatever the clock said: the clock may
+        have been set back and forth again between two looks at it, so that nobody saw a step.
+        """
+        old = f"{INDEXED} AND priority = ? AND created_t < ?"
+        if not escalation_rows(self._db, f"WHERE {old} LIMIT 1", (priority, before_t)):
+            return []  # what comes next reads the whole table
+        (first_young,) = self._db.row(
+            "SELECT min(rowid) FROM escalation WHERE created_t BETWEEN ? AND ?", (before_t, self._db.clock.now())
+        )
+        until = first_young if first_young is not None else _ROWID_MAX
+        return escalation_rows(self._db, f"WHERE {old} AND rowid < ? LIMIT ?", (priority, before_t, until, limit))
+
+    def least_urgent(self, limit: int) -> list[tuple[EscalationRow, int]]:
+        """Return the escalations to give up first when there is no room, each with its bytes.
+
+        The least urgent come first, and of these the oldest.
+        """
+        rows = self._db.rows(
+            f"""SELECT escalation.*, length(body) + coalesce({_MEDIA_BYTES}, 0) AS held_bytes FROM escalation
+                WHERE {in_states(DROPPABLE)} ORDER BY {BY_PRIORITY} DESC, created_t, id LIMIT ?""",
+            (limit,),
+        )
+        return [
+            (read_escalation({name: row[name] for name in row.keys() if name != "held_bytes"}), row["held_bytes"])  # noqa: SIM118
+            for row in rows
+        ]
+
+    def most_urgent(self, states: Sequence[Delivery], without: Sequence[str]) -> EscalationRow | None:
+        """Return the most urgent escalation in one of `states`, of these the oldest; without: `id:step` of others."""
+        found = escalation_rows(
+            self._db,
+            f"""WHERE {in_states(states)} AND id || ':' || step NOT IN (SELECT value FROM json_each(?))
+                ORDER BY {BY_PRIORITY}, created_t, id LIMIT 1""",
+            (json.dumps(without),),
+        )
+        return found[0] if found else None
+
+    def unsent_bytes(self) -> int:
+        """Bytes that wait to be sent: the bodies of what is not sent, and their files."""
+        found: int = self._db.row(
+            f"""SELECT coalesce(sum(length(body)), 0) + coalesce(sum({_MEDIA_BYTES}), 0) FROM escalation
+                WHERE {in_states(UNSENT)}"""
+        )[0]
+        return found
+
+    def unanswered_s(self, t: float) -> float | None:
+        """For how long the escalation that was sent first waits for its verdict; None: none does."""
+        first_t = self._db.row(f"SELECT min(sent_t) FROM escalation WHERE {INDEXED} AND state = 'sent'")[0]
+        return None if first_t is None else max(0.0, t - first_t)
 
 
 @dataclass(frozen=True, slots=True)
