@@ -443,11 +443,11 @@ def _option(
 def _left_out(settings: DetectorConfig, candidates: Sequence[RuntimeCandidate]) -> Iterator[RuntimeOption]:
     """Yield the runtimes that are here and would run the network if the site file named them."""
     model = model_files.named_model(settings.model)
-    here = {"cpu": "", **{each.kind: each.node for each in accelerators()}}
+    here: dict[str, str] = {each.kind: each.node for each in accelerators()}
     accurate = frozenset(_ways(model))
     for backend, places in PLACES.items():
         for device in places if installed_version(backend) else ():
-            for precision in places[device] if device in here else ():
+            for precision in places[device] if device == "cpu" or device in here else ():
                 way = RuntimeCandidate(backend, precision, device)
                 if way not in candidates and _is_to_be_had(model, way):
                     why = _why_left_out(settings, way, as_accurate=way in accurate)
