@@ -28,6 +28,7 @@ from appliance.wire import Need
 from cloud_worker.config import HandlingConfig as WorkerSettings
 from cloud_worker.config import OpenAiEngine, RedetectEngine, StatusConfig, WorkerConfig
 from cloud_worker.engines.openai_vlm import OpenAiVlm
+from cloud_worker.images import IN_PROCESS
 from cloud_worker.judge import Judge, JudgeCase, Opinion
 from cloud_worker.prompt import AnswerOrder
 from cloud_worker.worker import Worker
@@ -106,9 +107,9 @@ async def _work(options: argparse.Namespace) -> None:
     config = WorkerConfig(engine=RedetectEngine(kind="redetect"), worker=settings, status=StatusConfig())
     if options.engine:
         model = OpenAiEngine(kind="openai", url=options.engine, model="bench", answer_order=options.order)
-        judge = Judge(OpenAiVlm(model, clock), "w1", clock)
+        judge = Judge(OpenAiVlm(model, clock), "w1", clock, IN_PROCESS)
     else:
-        judge = Judge(Instant(options.latency_s), "w1", clock)
+        judge = Judge(Instant(options.latency_s), "w1", clock, IN_PROCESS)
     worker = Worker(config, judge, link, clock)
 
     def wait_for_the_end() -> None:

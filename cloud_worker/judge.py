@@ -17,7 +17,7 @@ from appliance.base.clock import Clock
 from appliance.base.errors import EngineUnavailable
 from appliance.types import Decision, JudgeKind
 from appliance.wire import MEDIA_BYTES_MAX, RECHECKED_SCHEMA, Escalation, FrameSupport, MediaRef, Need, Verdict
-from cloud_worker.images import IN_PROCESS, MediaDecoder
+from cloud_worker.images import MediaDecoder
 from cloud_worker.media_fetch import EvidenceFile, MediaAbsent, MediaRefused
 
 EVIDENCE_BYTES_MAX = MEDIA_BYTES_MAX
@@ -38,9 +38,9 @@ class JudgeCase:
 
     escalation: Escalation
     files: tuple[EvidenceFile, ...]
+    decoder: MediaDecoder
     lost: tuple[str, ...] = ()
     absent: int = 0
-    decoder: MediaDecoder = IN_PROCESS
     traceparent: str = ""
 
 
@@ -129,8 +129,8 @@ class Judge:
     can look at: the cheapest of that, which it has not seen.
     """
 
-    def __init__(self, engine: Engine, worker: str, clock: Clock, decoder: MediaDecoder = IN_PROCESS) -> None:
-        """Take `decoder` for what sites send; this process decodes only what is our own (tests, benchmarks)."""
+    def __init__(self, engine: Engine, worker: str, clock: Clock, decoder: MediaDecoder) -> None:
+        """Take for `decoder` a sandbox, for sites send what they like; `IN_PROCESS` is for evidence of our own."""
         self._engine = engine
         self.decoder = decoder
         self.worker = worker

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import linecache
 import logging
 import resource
 import secrets
@@ -14,8 +15,11 @@ from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
+from appliance import config as site_config
+from appliance.backup.restore import apply_ready
 from appliance.base.clock import Clock, SystemClock, local_day
 from appliance.base.errors import MissingDependency, StoreError, UsageError
+from appliance.base.import_leftovers import free_import_leftovers
 from appliance.base.library_telemetry import remove_identifiers
 from appliance.base.malloc import CORE_MMAP_THRESHOLD_BYTES, TRIM_EVERY_S, hold_little, spare_what_stays, trim_heaps
 from appliance.base.shared_methods import share_methods
@@ -49,6 +53,7 @@ from appliance.health.load_shedding import LoadShedding
 from appliance.media.recording_reader import LIMITS, SandboxedReader
 from appliance.recheck.service import ImageDetector
 from appliance.settings.settings_service import SettingsService
+from appliance.settings.site_editor import first_site_file
 from appliance.store.cameras import NOT_RUNNING, CameraStore
 from appliance.store.database import Database
 from appliance.store.meter import Meter
@@ -67,6 +72,15 @@ METER_EVERY_S = 1.0  # a kill loses the counts of at most one second; shorter we
 VIEW_IDLE_S = 60.0  # after which the child that decodes for the live view ends
 
 
+def run_command(site_file: Path | None, listen: str | None) -> int:
+    """Run the appliance; put a restored backup in place first. Returns the exit code."""
+    path = site_file or first_site_file(Path("site.yaml").absolute(), listen)
+    site = site_config.load(path)
+    if apply_ready(path, site.storage.dir.absolute()):
+        site = site_config.load(path)
+    return run(site, path)
+
+
 def run(config: SiteConfig, site_file: Path) -> int:
     """Run the appliance until SIGINT or SIGTERM. Returns 0, 1 after a service failed, 2 for an unusable model.
 
@@ -78,6 +92,7 @@ def run(config: SiteConfig, site_file: Path) -> int:
     remove_identifiers()
     hold_little(CORE_MMAP_THRESHOLD_BYTES)
     share_methods()
+    free_import_leftovers()
     _raise_open_files_limit()
     group = ServiceGroup()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -421,6 +436,7 @@ def _flush_meter(meter: Meter, clock: Clock) -> None:
 
 def _give_memory_back(db: Database) -> None:
     db.readers.close_spare()
+    linecache.clearcache()  # FastAPI reads the source file of each page's function at its first request, for tracebacks
     trim_heaps()
 
 

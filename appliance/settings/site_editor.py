@@ -13,6 +13,7 @@ import difflib
 import hashlib
 import os
 import re
+import socket
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from typing import Any
 import yaml
 
 from appliance.base import yamlfile
-from appliance.base.errors import ConfigError, PreconditionError
+from appliance.base.errors import ConfigError, PreconditionError, UsageError
 from appliance.config.secrets_file import NAME, read_secrets, secrets_path, variables
 from appliance.config.site_file import SiteConfig
 from appliance.detect.class_labels import COCO_NAME
@@ -47,6 +48,7 @@ FILE_KEYS = {
 """Keys that only the site file changes, `*` for any section, and what each names."""
 SERVED_MODEL = "escalation.local_judge.model"  # what a server nearby calls it: no file
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)")
+_LISTEN = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[^:\s\[\]]+)(?::(\d{1,5}))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +129,47 @@ class SiteEditor:
         if digest_of(text) != base:
             raise SiteFileChanged
         return text
+
+
+def first_site_file(path: Path, listen: str | None) -> Path:
+    """Return `path`, with a site file without cameras written to it if there was none.
+
+    listen: HOST or HOST:PORT of the dashboard. Raises UsageError: it is neither, or there is a file already, which
+    says where; DiskWriteError.
+    """
+    if path.exists():
+        if listen is not None:
+            raise UsageError(f"--listen is for the first run, and there is {path} already: set dashboard.host there")
+        return path
+    dashboard: dict[str, str | int] = {}
+    if listen is not None:
+        found = _LISTEN.fullmatch(listen)
+        if found is None:
+            raise UsageError(f"`{listen}` is no HOST or HOST:PORT such as 0.0.0.0:8080 or [::]:8080")
+        dashboard = {"host": found[1].strip("[]")} | ({"port": int(found[2])} if found[2] else {})
+        _must_be_own(listen, str(dashboard["host"]), int(dashboard.get("port", 0)))
+    sections = {
+        "site": {"name": "site"},
+        "storage": {"dir": str(path.parent / "vedette-data")},
+        **({"dashboard": dashboard} if dashboard else {}),
+        "cameras": {},
+    }
+    head = "# Written at the first run. The dashboard changes it, and you may: `vedette check` says what is wrong.\n"
+    replace_text(path, head + yaml.safe_dump(sections, sort_keys=False, allow_unicode=True))
+    return path
+
+
+def _must_be_own(listen: str, host: str, port: int) -> None:
+    """Check the address before it stands in a file that stops every later start. Raises UsageError."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.bind((address[0], 0, *address[2:]))
+    except (OSError, OverflowError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(f"--listen {listen} is no address of this machine ({reason}): nothing was written") from None
+    if port > 65535:
+        raise UsageError(f"--listen {listen}: a port is from 1 to 65535; nothing was written")
 
 
 def replace_text(path: Path, text: str) -> None:

@@ -36,6 +36,7 @@ from benchmarks.verdicts.load_generator import EVIDENCE, TimedAnswer, cases, fla
 from benchmarks.verdicts.model_sizes import SIZES
 from cloud_worker.config import OpenAiEngine
 from cloud_worker.engines.openai_vlm import OpenAiVlm
+from cloud_worker.images import IN_PROCESS
 from cloud_worker.judge import Judge
 from cloud_worker.prompt import AnswerOrder
 
@@ -113,7 +114,7 @@ async def measure(url: str, chosen: argparse.Namespace) -> tuple[list[Row], dict
             image_side_max=evidence.side_max, timeout_s=ANSWER_S_MAX, answer_order=chosen.order,
         )  # fmt: skip
         engine = OpenAiVlm(settings, SystemClock())
-        judge = Judge(engine, "bench", SystemClock())
+        judge = Judge(engine, "bench", SystemClock(), IN_PROCESS)
         try:
             await judge.check()
             for per_minute in chosen.rates:

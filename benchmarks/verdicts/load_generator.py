@@ -15,6 +15,7 @@ import numpy as np
 
 from appliance.base.errors import EngineError
 from appliance.wire import Escalation, MediaRef, Need
+from cloud_worker.images import IN_PROCESS
 from cloud_worker.judge import Judge, JudgeCase
 from cloud_worker.media_fetch import EvidenceFile, chunks_of
 
@@ -70,7 +71,7 @@ def _case(name: str, evidence: Evidence, seed: int) -> JudgeCase:
         label="person", severity="alert", question="Is somebody in the yard?", t=0.0, created_t=0.0, score=0.7,
         zone="yard", media=tuple(each.ref for each in pictures),
     )  # fmt: skip
-    return JudgeCase(escalation=escalation, files=pictures)
+    return JudgeCase(escalation=escalation, files=pictures, decoder=IN_PROCESS)
 
 
 def _picture(evidence: Evidence, seed: int, t: float) -> EvidenceFile:

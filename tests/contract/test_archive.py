@@ -22,6 +22,7 @@ from appliance.base.errors import UsageError
 from cloud_worker.__main__ import main as worker_main
 from cloud_worker.archive import WAITING_BYTES_MAX, NotStored, S3Archive, keys_of_receipt
 from cloud_worker.config import ArchiveConfig as ArchiveSettings
+from cloud_worker.images import IN_PROCESS
 from cloud_worker.judge import EVIDENCE_BYTES_MAX, JudgeCase
 from cloud_worker.media_fetch import EvidenceFile
 from tests.servers.s3 import BUCKET, KEY, SECRET, S3Server, s3_server
@@ -63,7 +64,7 @@ def case(*pictures: bytes) -> tuple[JudgeCase, wire.Verdict]:
         model="m", seconds=0.1, judged_t=1_767_225_600.0, step=1,
     )  # fmt: skip
     shown = tuple(EvidenceFile(ref_of(data), data) for data in pictures)
-    return JudgeCase(escalation=escalation, files=shown), verdict
+    return JudgeCase(escalation=escalation, files=shown, decoder=IN_PROCESS), verdict
 
 
 def test_evidence_and_verdict_are_kept_with_hash_and_tags(store: S3Server) -> None:

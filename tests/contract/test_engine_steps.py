@@ -59,7 +59,7 @@ def test_who_is_unsure_asks_for_the_cheapest_thing_that_is_offered(
 
 @pytest.mark.parametrize("make", UNSURE, ids=IDS)
 def test_without_an_image_it_is_asked_for_and_nobody_is_bothered(make: Maker, stub: OpenAiStub) -> None:
-    verdict = judged(make(stub), JudgeCase(escalation=escalation(can=ALL), files=()))
+    verdict = judged(make(stub), JudgeCase(escalation=escalation(can=ALL), files=(), decoder=IN_PROCESS))
     assert (verdict.decision, verdict.need) == ("unsure", "crop")
     assert stub.requests == []
 
@@ -80,7 +80,7 @@ def test_all_files_are_asked_for_before_the_first_has_come() -> None:
             raise MediaAbsent("it is not there")
         return EvidenceFile(ref, pictures[refs.index(ref)])
 
-    judge = Judge(second_look(0.9), "w", SystemClock())
+    judge = Judge(second_look(0.9), "w", SystemClock(), IN_PROCESS)
     found = asyncio.run(judge.fetch_case(fetch, escalation(media=tuple(reversed(refs)))))
     assert [each.ref for each in found.files] == [refs[0], refs[2]], "in order of time"
     assert (found.lost, found.absent) == (("it is not there",), 1)
@@ -169,7 +169,7 @@ def test_a_model_sees_a_clip_as_images_in_the_order_of_time(
 ) -> None:
     stub.mode = "good"
     crop = EvidenceFile(ref_of(webp(), 101.0, "crop", BOX), webp())
-    question: Any = JudgeCase(escalation=escalation(t=101.0), files=(crop, clip))
+    question: Any = JudgeCase(escalation=escalation(t=101.0), files=(crop, clip), decoder=IN_PROCESS)
     opinion = run(openai(stub), question)
     assert kinds_shown(stub.requests[0]) == ["clip", "crop", "clip", "clip"]
     assert opinion.support[0].media == clip.ref.id

@@ -63,7 +63,7 @@ def case(*pictures: bytes, box: Any = BOX, kind: str = "frame", **changes: Any) 
     shown = tuple(
         EvidenceFile(ref_of(data, float(n), kind, box), data) for n, data in enumerate(pictures or (evidence_image(1),))
     )
-    return JudgeCase(escalation=escalation(**changes), files=shown)
+    return JudgeCase(escalation=escalation(**changes), files=shown, decoder=IN_PROCESS)
 
 
 def openai(stub: OpenAiStub, **changes: Any) -> OpenAiVlm:
@@ -86,7 +86,7 @@ def run(engine: Engine, question: JudgeCase) -> Opinion:
 def judged(engine: Engine, question: JudgeCase) -> wire.Verdict:
     async def once() -> wire.Verdict:
         async with closing(engine):
-            return await Judge(engine, "w", SystemClock()).verdict(question)
+            return await Judge(engine, "w", SystemClock(), IN_PROCESS).verdict(question)
 
     return asyncio.run(once())
 
@@ -136,7 +136,9 @@ def test_an_engine_that_can_see_nothing_is_unsure(
 
 @pytest.mark.parametrize("make", MAKERS, ids=["openai", "redetect"])
 def test_no_image_is_unsure_and_nobody_is_asked(make: Callable[[OpenAiStub], Engine], stub: OpenAiStub) -> None:
-    question = JudgeCase(escalation=escalation(), files=(), lost=("frame 1234: chunk 1 of 3 is not there",))
+    question = JudgeCase(
+        escalation=escalation(), files=(), lost=("frame 1234: chunk 1 of 3 is not there",), decoder=IN_PROCESS
+    )
     verdict = judged(make(stub), question)
     assert verdict.decision == "unsure"
     assert "chunk 1 of 3 is not there" in verdict.reason
@@ -246,7 +248,7 @@ def test_on_real_footage_a_person_is_found_again_and_an_empty_place_rejected(mod
     ]
     for shown, decision in ((claims, "rechecked"), (lawn, "rejected")):
         engine = build_engine(RedetectEngine(kind="redetect", model=model, score_min=0.4), SystemClock())
-        opinion = run(engine, JudgeCase(escalation=escalation(), files=tuple(shown)))
+        opinion = run(engine, JudgeCase(escalation=escalation(), files=tuple(shown), decoder=IN_PROCESS))
         assert opinion.decision == decision, opinion.reason
 
 

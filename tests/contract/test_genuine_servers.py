@@ -22,6 +22,7 @@ from appliance.demo.demo_config import VlmServer, probe_vlm
 from cloud_worker.config import OpenAiEngine
 from cloud_worker.engines.openai_vlm import OpenAiVlm
 from cloud_worker.engines.vlm_answer import Completion
+from cloud_worker.images import IN_PROCESS
 from cloud_worker.judge import Judge, JudgeCase
 from cloud_worker.media_fetch import EvidenceFile
 from cloud_worker.prompt import VlmAnswer, response_format
@@ -81,10 +82,11 @@ async def judged(url: str, pictures: int, **changes: Any) -> wire.Verdict:
             severity="alert", question="Is there really a person?", t=0, created_t=0, zone="yard",
         ),
         files=tuple(EvidenceFile(ref_of(data, float(n)), data) for n, data in enumerate(shown)),
+        decoder=IN_PROCESS,
     )  # fmt: skip
     asked = engine(url, **changes)
     try:
-        return await Judge(asked, "w", SystemClock()).verdict(question)
+        return await Judge(asked, "w", SystemClock(), IN_PROCESS).verdict(question)
     finally:
         await asked.close()
 

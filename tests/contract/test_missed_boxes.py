@@ -11,6 +11,7 @@ from appliance import wire
 from appliance.base.clock import SystemClock
 from cloud_worker.config import OpenAiEngine
 from cloud_worker.engines.openai_vlm import OpenAiVlm
+from cloud_worker.images import IN_PROCESS
 from cloud_worker.judge import Judge
 from tests.contract.test_streamed_answers import case
 from tests.servers.openai_stub import KEY, MODEL, OpenAiStub, openai_stub
@@ -25,7 +26,7 @@ def judged(stub: OpenAiStub, *modes: str, asked: object = AUDITED, order: str = 
         settings = {"kind": "openai", "url": stub.url, "model": MODEL, "api_key": SecretStr(KEY), "timeout_s": 60.0}
         made = OpenAiVlm(OpenAiEngine(**{**settings, "answer_order": order}), SystemClock())
         try:
-            return await Judge(made, "w", SystemClock()).verdict(asked)  # type: ignore[arg-type]
+            return await Judge(made, "w", SystemClock(), IN_PROCESS).verdict(asked)  # type: ignore[arg-type]
         finally:
             await made.close()
 

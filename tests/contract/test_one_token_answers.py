@@ -15,6 +15,7 @@ from appliance.base.errors import EngineError
 from cloud_worker.config import OpenAiEngine
 from cloud_worker.engines.openai_vlm import OpenAiVlm
 from cloud_worker.engines.vlm_answer import Completion, FirstWord, read_first_word
+from cloud_worker.images import IN_PROCESS
 from cloud_worker.judge import Judge
 from cloud_worker.prompt import ONE_WORD
 from tests.contract.test_streamed_answers import both, case
@@ -86,7 +87,7 @@ def test_an_unsure_is_told_with_its_chances_and_asks_for_more() -> None:
 def test_a_verdict_is_provisional_until_its_reason_is_there() -> None:
     async def main(stub: OpenAiStub) -> None:
         made = engine(stub)
-        first, rest = await Judge(made, "w", SystemClock()).begin(case())
+        first, rest = await Judge(made, "w", SystemClock(), IN_PROCESS).begin(case())
         assert first.provisional
         assert first.answer_schema == "3"
         assert rest is not None

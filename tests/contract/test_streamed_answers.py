@@ -15,6 +15,7 @@ from appliance.base.errors import EngineError
 from cloud_worker.config import OpenAiEngine
 from cloud_worker.engines.openai_vlm import OpenAiVlm
 from cloud_worker.engines.vlm_answer import ChatStream
+from cloud_worker.images import IN_PROCESS
 from cloud_worker.judge import Judge, JudgeCase, Opinion
 from cloud_worker.media_fetch import EvidenceFile
 from cloud_worker.prompt import parse_decision
@@ -41,13 +42,15 @@ def case(**changes: Any) -> JudgeCase:
     }  # fmt: skip
     picture = evidence_image(1)
     return JudgeCase(
-        escalation=wire.Escalation(**{**facts, **changes}), files=(EvidenceFile(ref_of(picture), picture),)
+        escalation=wire.Escalation(**{**facts, **changes}),
+        files=(EvidenceFile(ref_of(picture), picture),),
+        decoder=IN_PROCESS,
     )
 
 
 def test_a_rule_may_have_an_order_of_its_own_and_its_verdicts_say_so(stub: OpenAiStub) -> None:
     made = engine(stub, answer_order="reason_first", answer_order_by_rule={"intruder": "decision_first"})
-    judge = Judge(made, "w", SystemClock())
+    judge = Judge(made, "w", SystemClock(), IN_PROCESS)
 
     async def main() -> tuple[wire.Verdict, wire.Verdict]:
         try:
@@ -80,7 +83,7 @@ def test_the_decision_is_there_while_the_reason_is_still_being_written(stub: Ope
 
     async def main() -> None:
         made = engine(stub)
-        judge = Judge(made, "w", SystemClock())
+        judge = Judge(made, "w", SystemClock(), IN_PROCESS)
         first, rest = await judge.begin(case())
         assert (first.decision, first.confidence, first.reason) == ("confirmed", 0.9, wire.REASON_FOLLOWS)
         assert [each.supports for each in first.support] == ["yes"]
@@ -159,7 +162,7 @@ def test_the_reason_that_nobody_waits_for_is_dropped(stub: OpenAiStub) -> None:
 
     async def main() -> None:
         made = engine(stub)
-        _, rest = await Judge(made, "w", SystemClock()).begin(case())
+        _, rest = await Judge(made, "w", SystemClock(), IN_PROCESS).begin(case())
         assert rest is not None
         rest.cancel()
         await asyncio.gather(rest, return_exceptions=True)

@@ -32,6 +32,7 @@ from appliance.router.escalation_planner import build_escalation
 from appliance.types import Alert, Event, EvidenceStep
 from cloud_worker.commands import build_engine as engine_of
 from cloud_worker.config import RedetectEngine
+from cloud_worker.images import IN_PROCESS
 from cloud_worker.judge import Engine, Judge, JudgeCase
 from cloud_worker.media_fetch import EvidenceFile
 from tests.support.clip_replay import replay
@@ -67,7 +68,7 @@ class Bench:
 
     def __init__(self, config: SiteConfig, engine: Engine) -> None:
         self._config = config
-        self._judge = Judge(engine, "bench", SystemClock())
+        self._judge = Judge(engine, "bench", SystemClock(), IN_PROCESS)
         self.asked: list[Asked] = []
 
     def question(self, album: FrameHistory, alert: Alert, event: Event, cut: Any) -> None:
@@ -88,7 +89,7 @@ class Bench:
 
     def _verdict(self, body: wire.Escalation, shown: Any) -> wire.Verdict:
         pictures = tuple(EvidenceFile(each.ref, each.data) for each in sorted(shown, key=lambda each: each.ref.t))
-        return asyncio.run(self._judge.verdict(JudgeCase(escalation=body, files=pictures)))
+        return asyncio.run(self._judge.verdict(JudgeCase(escalation=body, files=pictures, decoder=IN_PROCESS)))
 
 
 def sites(settings: dict[str, int], many: bool) -> dict[str, tuple[Path, SiteConfig, str]]:

@@ -22,6 +22,7 @@ from appliance.types import Detections
 from cloud_worker.config import HandlingConfig as WorkerSettings
 from cloud_worker.config import RedetectEngine, SpotConfig, StatusConfig, StreamsConfig, WorkerConfig
 from cloud_worker.escalation_handler import ArchivePort
+from cloud_worker.images import IN_PROCESS
 from cloud_worker.judge import Engine, Judge
 from cloud_worker.worker import Worker
 from tests.support.waiting import until_async
@@ -111,7 +112,9 @@ class WorkerThread:
         clock = self._clock
         self._loop = asyncio.get_running_loop()
         link = NatsLink(self._address, "worker", clock)
-        self.worker = Worker(self._config, Judge(self._engine, "w1", clock), link, clock, archive=self._archive)
+        self.worker = Worker(
+            self._config, Judge(self._engine, "w1", clock, IN_PROCESS), link, clock, archive=self._archive
+        )
         self._task = asyncio.create_task(self.worker.run())
         if self._config.status.port is not None:
             await until_async(lambda: self.worker.status.port)

@@ -21,6 +21,7 @@ from appliance.types import JudgeKind
 from appliance.wire import Escalation, Need
 from cloud_worker.config import FallbackConfig, PooledEngineConfig, RedetectEngine, SpotConfig
 from cloud_worker.engines.engine_pool import SAMPLES_MIN, EnginePool
+from cloud_worker.images import IN_PROCESS
 from cloud_worker.judge import Judge, JudgeBreaker, JudgeCase, Opinion
 from cloud_worker.media_fetch import EvidenceFile
 from tests.servers.nats import NatsServer, find_nats_servers
@@ -77,7 +78,7 @@ def case() -> JudgeCase:
         id="esc-1", site="s", camera="gate", alert="a", rule="r", kind="enter", label="person", severity="alert", t=0.0,
         created_t=0.0, media=(file.ref,),
     )  # fmt: skip
-    return JudgeCase(escalation=escalation, files=(file,))
+    return JudgeCase(escalation=escalation, files=(file,), decoder=IN_PROCESS)
 
 
 def played(pool: EnginePool, play: Callable[[], Awaitable[None]]) -> None:
@@ -96,7 +97,7 @@ def test_it_falls_down_the_ladder_says_who_answered_and_climbs_back() -> None:
     limits = FallbackConfig(patience_s=0.4, probe_s=0.1)
     engines = [(entry("large", order=0), large), (entry("small", order=1), small), (entry("again", order=2), again)]
     pool = EnginePool(engines, limits, SystemClock())
-    judge = Judge(pool, "w", SystemClock())
+    judge = Judge(pool, "w", SystemClock(), IN_PROCESS)
 
     async def play() -> None:
         first = await judge.verdict(case())

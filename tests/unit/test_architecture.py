@@ -83,7 +83,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "tuf": ("appliance.bundle.publisher", "appliance.bundle.trust"),
     "uvicorn": ("appliance.web.server",),
     "yaml": (
-        "appliance.backup.backup_file", "appliance.demo.demo_config", "appliance.cli.run_command",
+        "appliance.backup.backup_file", "appliance.demo.demo_config",
         "appliance.keep.scenario_file", "appliance.lab",
         "appliance.settings", "appliance.base.yamlfile",
     ),

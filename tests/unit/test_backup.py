@@ -538,6 +538,6 @@ def test_a_start_begins_with_what_lies_ready(box: Box, tmp_path: Path, monkeypat
         begun.append((box.alerts, config.alerts.merge_s))
         return 0
 
-    monkeypatch.setattr("appliance.cli.run_command.run", run)
+    monkeypatch.setattr("appliance.core.app.run", run)
     assert main(["run", "--config", str(box.path)]) == 0
     assert begun == [({"a1"}, 3)]

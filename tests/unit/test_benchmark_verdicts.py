@@ -19,6 +19,7 @@ from benchmarks.verdicts.model_sizes import SIZES, Special
 from cloud_worker.config import OpenAiEngine
 from cloud_worker.engines.openai_vlm import OpenAiVlm
 from cloud_worker.engines.vlm_answer import Completion, read_answer
+from cloud_worker.images import IN_PROCESS
 from cloud_worker.judge import Judge, JudgeCase, Opinion
 from cloud_worker.prompt import AnswerOrder, system_text
 
@@ -108,7 +109,7 @@ class OneAtATime:
 
 def test_no_more_escalations_are_judged_at_a_time_than_there_are_slots() -> None:
     engine = OneAtATime()
-    judge = Judge(engine, "bench", SystemClock())
+    judge = Judge(engine, "bench", SystemClock(), IN_PROCESS)
     took = asyncio.run(paced(judge, cases("crops"), per_minute=60_000, seconds=0.1, places=3))
     assert 1 < engine.most <= 3
     assert len(took) > 20
@@ -129,7 +130,7 @@ def test_a_row_has_latency_batches_and_how_busy_the_model_was() -> None:
 def test_the_scripted_engine_is_judged_by_and_a_decision_may_come_before_the_whole(order: AnswerOrder) -> None:
     with scripted_server.served(first_token_s=0.05, token_s=0.02) as port:
         settings = OpenAiEngine(kind="openai", url=f"http://127.0.0.1:{port}/v1", model="bench", answer_order=order)
-        judge = Judge(OpenAiVlm(settings, SystemClock()), "bench", SystemClock())
+        judge = Judge(OpenAiVlm(settings, SystemClock()), "bench", SystemClock(), IN_PROCESS)
         found = asyncio.run(paced(judge, cases("crops"), per_minute=6000, seconds=0.05, places=8))[0]
     assert found.valid
     floor_s = 0.05 + 0.02 * (found.tokens_out - 1)

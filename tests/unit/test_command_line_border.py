@@ -19,8 +19,8 @@ from appliance.base import command_end
 from appliance.base.errors import UsageError
 from appliance.base.local_files import check_output
 from appliance.cli import main
-from appliance.cli.run_command import first_site_file
 from appliance.replay.footage import ClipSource
+from appliance.settings.site_editor import first_site_file
 from cloud_worker.__main__ import main as worker
 
 LOG = re.compile(rb'\{"type": ?"header"')

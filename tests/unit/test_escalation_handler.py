@@ -19,6 +19,7 @@ from appliance.base.errors import EngineUnavailable, UplinkError
 from appliance.types import JudgeKind
 from cloud_worker.config import HandlingConfig
 from cloud_worker.escalation_handler import EscalationHandler, NullArchive
+from cloud_worker.images import IN_PROCESS
 from cloud_worker.judge import Judge, JudgeCase, Opinion
 from cloud_worker.metrics import WorkerMetrics
 from tests.servers.site import ref_of
@@ -118,7 +119,7 @@ def held_by(escalation: wire.Escalation) -> dict[str, bytes]:
 
 def handler(broker: Broker, engine: Eye, clock: ManualClock | None = None) -> EscalationHandler:
     clock = clock or ManualClock()
-    link, judge = cast(Any, broker), Judge(engine, "w1", clock)
+    link, judge = cast(Any, broker), Judge(engine, "w1", clock, IN_PROCESS)
     return EscalationHandler(HandlingConfig(media_wait_s=0.0), judge, link, clock, WorkerMetrics(), NullArchive())
 
 

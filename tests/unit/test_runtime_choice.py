@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
 import json
 import sys
 from collections.abc import Callable, Sequence
@@ -509,3 +510,23 @@ def test_jobs_on_the_recording_run_the_network_as_the_appliance_does(
     for settings in (SETTINGS, SETTINGS.model_copy(update={"precision": "fp32"}), DetectorConfig(model="other")):
         sandboxed_jobs._loading(way)(settings)
     assert loaded == ["int8", "fp32", "auto"], "a kept scenario that leaves it open, one that does not, another network"
+
+
+def test_versions_of_packages_are_those_that_their_metadata_tell() -> None:
+    """Without `importlib.metadata`, which is 2 MB in ingest: of every package that is installed here."""
+    names = {each.name for each in importlib.metadata.distributions()}
+    assert "onnxruntime" in names
+    assert {name: runtime_choice.package_version(name) for name in names} == {
+        name: importlib.metadata.version(name) for name in names
+    }
+    assert runtime_choice.package_version("no-such-package") == ""
+
+
+def test_a_package_of_the_system_may_tell_its_version_in_the_old_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "not there"), str(tmp_path)])
+    (tmp_path / "tensor_rt-10.3.0-py3.10.egg-info").mkdir()
+    (tmp_path / "TensorRT.Lean-10.4.0.dist-info").mkdir()
+    assert runtime_choice.package_version("tensor-rt") == "10.3.0"
+    assert runtime_choice.package_version("tensorrt_lean") == "10.4.0"

@@ -13,12 +13,12 @@ from fastapi.testclient import TestClient
 from appliance import cli, config
 from appliance.base.clock import ManualClock
 from appliance.base.errors import UsageError
-from appliance.cli.run_command import first_site_file
 from appliance.config import SiteConfig
 from appliance.core.app import is_in_setup
 from appliance.dashboard.app import create_app
 from appliance.dashboard.setup_api import new_setup_code
 from appliance.settings.settings_service import PutInForce, SettingsService
+from appliance.settings.site_editor import first_site_file
 from appliance.store.users import UserStore
 from appliance.web.sign_in_throttle import FREE_TRIES
 from tests.support.dashboard_site import Site, config_of

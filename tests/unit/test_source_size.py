@@ -64,6 +64,7 @@ def test_what_was_reached_is_kept() -> None:
         "loose modules in appliance/": 6, "modules that name SiteConfig": 8,
         "functions with more than 8 parameters": 0, "lines of the decisions": 500,
         "docstrings that begin with What, Who, Of, That or So": 0,
+        "modules from the send workers to NATS": 12,
     }  # fmt: skip
     found = measure(ROOT, bounds)
     assert {name: found[name] for name, most in bounds.items() if int(found[name]) > most} == {}

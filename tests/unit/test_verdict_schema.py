@@ -16,6 +16,7 @@ from appliance.base.clock import ManualClock, SystemClock
 from appliance.types import Decision, JudgeKind
 from cloud_worker.config import OpenAiEngine
 from cloud_worker.engines.openai_vlm import OpenAiVlm
+from cloud_worker.images import IN_PROCESS
 from cloud_worker.judge import REASON_CHARS_MAX, Judge, JudgeCase, Opinion, one_line
 from cloud_worker.media_fetch import EvidenceFile
 from cloud_worker.prompt import (
@@ -137,7 +138,7 @@ def verdict_of(**answer: Any) -> wire.Verdict:
         {"id": "e", "site": "s", "camera": "c", "alert": "a", "rule": "r", "kind": "enter", "label": "person",
          "severity": "alert", "t": 0, "created_t": 0}
     )  # fmt: skip
-    judge = Judge(Loose(), "w", ManualClock())
+    judge = Judge(Loose(), "w", ManualClock(), IN_PROCESS)
     opinion = Opinion(**{"decision": "confirmed", "reason": "r", **answer})
     return judge._verdict(escalation, opinion, 1.0, {})
 
@@ -166,7 +167,7 @@ def test_a_site_of_before_schema_4_is_told_unsure_of_what_a_detector_found_again
         name = "redetect"
         kind: JudgeKind = "detector"
 
-    judge = Judge(Detecting(), "w", ManualClock())
+    judge = Judge(Detecting(), "w", ManualClock(), IN_PROCESS)
     verdict = judge._verdict(asked(schema_version=schema), Opinion(decision="rechecked", reason="r"), 1.0, {})
     assert (verdict.decision, verdict.kind) == (decision, "detector")
 
@@ -213,7 +214,11 @@ def test_two_escalations_of_a_rule_share_every_byte_before_their_pictures(order:
         }  # fmt: skip
         picture = evidence_image(seed)
         files = (EvidenceFile(ref_of(picture), picture),)
-        asyncio.run(engine().judge(JudgeCase(escalation=wire.Escalation(**{**facts, **changes}), files=files)))
+        asyncio.run(
+            engine().judge(
+                JudgeCase(escalation=wire.Escalation(**{**facts, **changes}), files=files, decoder=IN_PROCESS)
+            )
+        )
         system, user = asked[-1]["messages"]
         assert (system["role"], [part["type"] for part in user["content"]]) == ("system", ["text", "image_url", "text"])
         return [system["content"], user["content"][0]["text"], user["content"][2]["text"]]

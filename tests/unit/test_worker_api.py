@@ -55,7 +55,7 @@ def served(*stubs: OpenAiStub, unready: str = "", timeout_s: float = 60.0, **lim
     async def main() -> None:
         clock = SystemClock()
         vlm = build_judge(settings, clock, WorkerMetrics())
-        judge = Judge(vlm, "w1", clock)
+        judge = Judge(vlm, "w1", clock, IN_PROCESS)
         with contextlib.suppress(EngineError):
             await judge.check()
         server = AnalyzeServer(

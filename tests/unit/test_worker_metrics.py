@@ -14,6 +14,7 @@ from appliance.broker.nats_link import NatsLink
 from appliance.types import JudgeKind
 from cloud_worker.config import RedetectEngine, WorkerConfig
 from cloud_worker.dead_letter_store import KINDS
+from cloud_worker.images import IN_PROCESS
 from cloud_worker.judge import Judge
 from cloud_worker.metrics import OTHER, SERIES_MAX, WorkerCounts, WorkerMetrics
 from cloud_worker.worker import Worker
@@ -100,7 +101,9 @@ def verdict(**changes: Any) -> wire.Verdict:
 def test_names_types_and_labels_are_those_of_before() -> None:
     clock = SystemClock()
     link = NatsLink(BrokerConfig(url="nats://127.0.0.1:9"), "w", clock)
-    worker = Worker(WorkerConfig(engine=RedetectEngine(kind="redetect")), Judge(Idle(), "w", clock), link, clock)
+    worker = Worker(
+        WorkerConfig(engine=RedetectEngine(kind="redetect")), Judge(Idle(), "w", clock, IN_PROCESS), link, clock
+    )
     metrics = worker.metrics
     metrics.record_verdict(escalation(), verdict(decision="unsure", need="frame"), "high")
     metrics.verdict_seconds.labels("high").observe(0.1)

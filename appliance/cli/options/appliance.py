@@ -55,7 +55,7 @@ Ctrl-C (or SIGTERM) stops cleanly. All state is in the storage folder; starting 
 """,
     option("--config", dest="site_file", type=Path, metavar="FILE", help="the site file (default: ./site.yaml)"),
     option("--listen", metavar="HOST[:PORT]", help="at the first run: where to serve the dashboard"),
-    run="appliance.cli.run_command:run_command",
+    run="appliance.core.app:run_command",
 )
 
 
