@@ -13,11 +13,12 @@ from collections.abc import Sequence
 from appliance.base.command_end import os_error_text, report, run_to_end
 from appliance.base.errors import ConfigError, UsageError, VedetteError
 from appliance.base.telemetry import configure_logging
-from appliance.cli.appliance_options import APPLIANCE
 from appliance.cli.command_table import build_parser
-from appliance.cli.lab_options import LAB, SCENARIO
-from appliance.cli.model_options import MODELS
-from appliance.cli.replay_options import REPLAY
+from appliance.cli.options.appliance import APPLIANCE
+from appliance.cli.options.bench_evaluate_tune_export import LAB
+from appliance.cli.options.models import MODELS
+from appliance.cli.options.replay import REPLAY
+from appliance.cli.options.scenario import SCENARIO
 
 logger = logging.getLogger(__name__)
 
