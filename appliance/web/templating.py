@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import marshal
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -50,18 +49,6 @@ class _CompiledTemplates(BytecodeCache):
 _COMPILED = _CompiledTemplates()
 
 
-class _PageEnvironment(Environment):
-    """An environment whose templates leave no holes: 1 MB of the core once a few pages were opened.
-
-    A template's parse tree takes up to 5 MB, and the code made beside it would keep the arenas of both. Read from its
-    serialized form once the tree is freed, the code fills places that were free before.
-    """
-
-    def _compile(self, source: str, filename: str) -> CodeType:
-        code: CodeType = marshal.loads(marshal.dumps(super()._compile(source, filename)))
-        return code
-
-
 class Templates:
     """Owner of the template environment. site: its name, shown on each page. editable: its settings can be changed."""
 
@@ -84,7 +71,7 @@ class Templates:
         within it.
         """
         self.site = site
-        self._environment = _PageEnvironment(
+        self._environment = Environment(
             loader=FileSystemLoader(folders.folders("templates")), autoescape=True, undefined=StrictUndefined,
             trim_blocks=True, lstrip_blocks=True, auto_reload=False, extensions=["jinja2.ext.i18n"],
             bytecode_cache=_COMPILED,
