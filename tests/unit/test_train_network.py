@@ -255,9 +255,9 @@ def test_a_machine_with_pytorch_and_opencv_alone_can_train() -> None:
 def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path: Path) -> None:
     painted(tmp_path / "set", 16)
     surroundings = {**os.environ, "OMP_NUM_THREADS": "1"}
-    whole = command(tmp_path / "set", tmp_path / "whole", 24)
+    whole = command(tmp_path / "set", tmp_path / "whole", 14)
     subprocess.run(whole, cwd=ROOT, env=surroundings, check=True, capture_output=True)
-    cut = command(tmp_path / "set", tmp_path / "cut", 24)
+    cut = command(tmp_path / "set", tmp_path / "cut", 14)
     with subprocess.Popen(cut, cwd=ROOT, env=surroundings, stderr=subprocess.DEVNULL, start_new_session=True) as run:
         until(lambda: len(lines(tmp_path / "cut")) >= 7 or run.poll() is not None, 120)  # 5 is saved, 3 is mid-epoch
         assert run.poll() is None
@@ -265,9 +265,9 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path: Path) -> None
     subprocess.run(cut, cwd=ROOT, env=surroundings, check=True, capture_output=True)
     both = [[(row["step"], row["total"], row["rate"]) for row in lines(tmp_path / name)] for name in ("whole", "cut")]
     assert both[0] == both[1]
-    assert [step for step, _, _ in both[1]] == list(range(1, 25))
+    assert [step for step, _, _ in both[1]] == list(range(1, 15))
     states = [torch.load(tmp_path / name / "last.pt", weights_only=True) for name in ("whole", "cut")]
-    assert states[0]["step"] == states[1]["step"] == 24
+    assert states[0]["step"] == states[1]["step"] == 14
     for part in (lambda state: state["network"], lambda state: state["ema"]["network"]):
         assert all(torch.equal(value, part(states[1])[name]) for name, value in part(states[0]).items())
     other = [*cut[:-2], "--average", "0.5"]
