@@ -40,6 +40,7 @@ from appliance.detect.network_inputs import packed_frame
 from models import calibration, shapes
 from models.calibration import Frame
 from models.train import film
+from models.train.index import IndexFault
 
 MODELS = Path(__file__).parent
 CLIPS = MODELS.parent / "fixtures" / "clips"
@@ -264,7 +265,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             hef = write_own(model, *asked)
         else:
             raise RecipeFault(f"{options.network} is neither {OWN}, {', '.join(ZOO)} nor a file")
-    except (RecipeFault, shapes.NotOurs, film.IndexFault, VedetteError) as error:
+    except (RecipeFault, shapes.NotOurs, IndexFault, VedetteError) as error:
         print(f"hailo_recipe: {error}")
         return 2
     print(f"{options.out}: holds frames of the footage, so keep it as you would a recording")
