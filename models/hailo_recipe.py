@@ -240,7 +240,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, help="the folder to write")
     parser.add_argument("--arch", choices=ARCHITECTURES, default="hailo8l", help="of the device (default hailo8l)")
     parser.add_argument("--site", type=Path, metavar="FILE", help="calibrate on what this site's cameras recorded")
-    parser.add_argument("--clip", type=Path, action="append", default=[], help="or with this footage; repeatable")
+    parser.add_argument(
+        "--clip", type=Path, action="append", default=[], help="or with this footage; repeatable, without --site"
+    )
     parser.add_argument("--count", type=int, default=COUNT, help=f"frames at most (default {COUNT})")
     parser.add_argument("--every", type=int, default=EVERY, help=f"take every Nth frame (default {EVERY})")
     parser.add_argument("--check", type=Path, metavar="FOLDER", help="say whether what was compiled there fits")
@@ -251,6 +253,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         if not options.network or not options.out:
             parser.error("a network and --out, or --check")
+        if options.site and options.clip:
+            raise RecipeFault("--site and --clip are both given: calibrate on one of them, and leave the other out")
         options.out.mkdir(parents=True, exist_ok=True)
         model = MODELS / f"{OWN}.onnx" if options.network == OWN else Path(options.network)
         if options.site:

@@ -17,6 +17,7 @@ pytest.importorskip("onnx", reason="export needs onnx: pip install '.[train]'")
 
 from appliance.detect.network_detector import NetworkDetector  # noqa: E402
 from appliance.detect.onnx_runtime import OnnxRuntime  # noqa: E402
+from models.train import run  # noqa: E402
 from models.train.assign import Truth, assign  # noqa: E402
 from models.train.export import Delivered, export  # noqa: E402
 from models.train.imitate import Imitation  # noqa: E402
@@ -249,6 +250,17 @@ def test_a_machine_with_pytorch_and_opencv_alone_can_train() -> None:
     absent = ["av", "pydantic", "pycocotools", "yaml"]
     code = f"import sys; sys.modules.update(dict.fromkeys({absent})); import models.train.remote, models.train.trainer"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
+def test_a_trial_that_never_leaves_its_warm_up_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["--index", str(tmp_path), "--out", str(tmp_path / "run"), "--steps", "300"]
+    assert run.main(asked) == 2
+    assert (
+        "--warmup 500 never ends within --steps 300: add --warmup 30, or take more --steps" in capsys.readouterr().err
+    )
+    assert run.main([*asked, "--warmup", "30"]) == 2
+    assert "--warmup" not in capsys.readouterr().err, "there is no set"
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.timeout(300)
