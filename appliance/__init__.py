@@ -6,8 +6,14 @@ place for it. It imports nothing of ours: the cloud worker, which needs a few pl
 
 import os
 import sys
+import types
 
 # ONNX Runtime reads it when it is loaded; disable_telemetry_events() comes after its first event and its device id.
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 # OpenVINO tells of every import through this package. Where that cannot be imported it takes a stub, which is silent.
 sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]
+# pydantic searches every installed package for plug-ins, and loads what reads their metadata for that: 2 MB of ingest.
+# We have none, and what else is installed has no say in how settings and messages are validated.
+_no_plugins = types.ModuleType("pydantic.plugin._loader")
+_no_plugins.get_plugins = tuple  # type: ignore[attr-defined]
+sys.modules.setdefault(_no_plugins.__name__, _no_plugins)

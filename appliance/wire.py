@@ -68,7 +68,9 @@ Need = Literal["crop", "frame", "clip"]
 
 
 class _WireModel(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="null", allow_inf_nan=False)
+    model_config = ConfigDict(
+        frozen=True, extra="ignore", ser_json_inf_nan="null", allow_inf_nan=False, cache_strings="none"
+    )
 
     def to_json(self) -> bytes:
         return self.model_dump_json().encode()

@@ -94,7 +94,7 @@ def faults() -> Iterator[Row]:
     yield dataclasses.replace(row, value=row.value.partition(";")[0])
     helped = re.search(r"(\d+) buttons", row.value)
     what = "their buttons do the act, or lead to the field or the part of a page that helps"
-    yield Row(what, "20", helped[1] if helped else row.value, bool(helped) and int(helped[1]) >= 20)
+    yield Row(what, "20", helped[1] if helped else row.value, helped is not None and int(helped[1]) >= 20)
     status, text = output("pytest", *SLOW, "tests/browser/test_faults_end.py")
     ended = [
         kind for line in re.findall(r"real faults ended: ([^\n]*)", text) for kind in re.findall(r"[a-z]+ \d+ s", line)

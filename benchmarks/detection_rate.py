@@ -20,7 +20,7 @@ from appliance.config import CameraConfig, DetectConfig
 from appliance.media.decoder import DecodedFrame
 from appliance.rules.engine import RulesEngine
 from appliance.track.tracker import Tracker
-from appliance.types import Box, Detections, StreamHeader
+from appliance.types import Box, Detections, Event, StreamHeader
 from benchmarks import tracking_scenes
 from benchmarks.tracking_scenes import ASPECT, LABELS, SIZE, Actor, Scene
 
@@ -119,7 +119,7 @@ def analyse(scene: Scene, detect: DetectConfig, seed: int = 0) -> RateFigures:
     analysis.watch_lines(camera.rule_lines)
     rules = RulesEngine("gate", camera)
     rules.feed(StreamHeader(camera="gate", clip="scene.mp4", model="scripted", size=SIZE, run="1"))
-    events = []
+    events: list[Event] = []
     seconds = scene.actors[-1].times[-1] + 1.0
     for index in range(round(seconds * FPS)):
         detector.t = index / FPS

@@ -173,7 +173,9 @@ def converting_s(port: int) -> float:
     """Return what conversions have taken of the processor so far, as the dashboard counts it."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
         text = answer.read().decode()
-    return float(re.search(r"^vedette_live_conversion_cpu_seconds_total (\S+)", text, re.MULTILINE)[1])
+    counted = re.search(r"^vedette_live_conversion_cpu_seconds_total (\S+)", text, re.MULTILINE)
+    assert counted, "the dashboard counts no conversions"
+    return float(counted[1])
 
 
 def cpu_s(pid: int) -> float:

@@ -23,6 +23,7 @@ from pathlib import Path
 
 import av
 import cv2
+import numpy as np
 
 from appliance import config
 from appliance.base import yamlfile
@@ -124,7 +125,8 @@ def enlarged(source: Path, target: Path) -> Path:
         stream.width, stream.height, stream.pix_fmt = *SIZE, "yuv420p"
         stream.options = {"preset": "veryfast", "crf": "23", "bf": "0", "g": str(2 * RATE)}
         for number, frame in enumerate(film.decode(video=0)):
-            picture = cv2.resize(frame.to_ndarray(format="bgr24"), SIZE, interpolation=cv2.INTER_CUBIC)
+            scaled = cv2.resize(frame.to_ndarray(format="bgr24"), SIZE, interpolation=cv2.INTER_CUBIC)
+            picture = np.asarray(scaled, np.uint8)
             large = av.VideoFrame.from_ndarray(picture, format="bgr24").reformat(format="yuv420p")
             large.pts = number
             container.mux(stream.encode(large))

@@ -61,6 +61,7 @@ def take_readme(browser: playwright.Browser, pages: dict[str, str], url: str, fo
         if page_name == "timeline":
             page.locator(".stage canvas[data-t]").first.wait_for()
         image = cv2.imdecode(np.frombuffer(page.screenshot(), np.uint8), cv2.IMREAD_COLOR)
+        assert image is not None, "the browser made no picture"
         smaller = image if name == "phone" else cv2.resize(image, README_SIZE, interpolation=cv2.INTER_AREA)
         cv2.imwrite(str(folder / f"{name}.webp"), smaller, [cv2.IMWRITE_WEBP_QUALITY, QUALITY])
         page.close()

@@ -38,7 +38,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=int, default=300)
     seconds = parser.parse_args().seconds
-    with av.open(io.BytesIO(g711(seconds))) as opened:
+    with av.open(io.BytesIO(g711(seconds)), "r") as opened:
         stream = opened.streams.audio[0]
         track = SoundTrack(stream)
         packets = [packet for packet in opened.demux(stream) if packet.size and packet.pts is not None]

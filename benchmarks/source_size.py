@@ -50,7 +50,8 @@ class Module:
     def _code_lines(self, text: str) -> set[int]:
         bare: set[int] = set()
         for node in self.nodes:
-            for each in getattr(node, "body", None) if isinstance(getattr(node, "body", None), list) else ():
+            body = getattr(node, "body", None)
+            for each in body if isinstance(body, list) else ():
                 if isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant):
                     bare.update(range(each.lineno, (each.end_lineno or each.lineno) + 1))
         rest = [(n, line.strip()) for n, line in enumerate(self.text, start=1) if n not in bare and line.strip()]

@@ -250,6 +250,8 @@ def _exported(options: argparse.Namespace, folder: Path) -> ExportedFile:
 
 def _variant(options: argparse.Namespace) -> ExportedFile:
     """Write the variant. Raise UsageError, NotExportable, ModelError, StoreError, ConfigError."""
+    if options.site is not None and options.clip:
+        raise UsageError("--site and --clip are both given: calibrate on one of them, and leave the other out")
     if not options.model.is_file():
         raise UsageError(f"{options.model}: no such file")
     if options.out.resolve() == options.model.resolve():
@@ -351,7 +353,9 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--frames", type=count, default=calibration.FRAMES, help=f"how many (default {calibration.FRAMES})"
     )
-    made.add_argument("--clip", type=Path, action="append", default=[], help="or on this film; repeatable")
+    made.add_argument(
+        "--clip", type=Path, action="append", default=[], help="or on this film; repeatable, without --site"
+    )
     made.add_argument("--every", type=count, default=CLIPS_EVERY, help=f"every Nth frame of it (default {CLIPS_EVERY})")
     made.add_argument(
         "--bits",

@@ -40,6 +40,7 @@ from appliance.detect.network_inputs import packed_frame
 from models import calibration, shapes
 from models.calibration import Frame
 from models.train import film
+from models.train.index import IndexFault
 
 MODELS = Path(__file__).parent
 CLIPS = MODELS.parent / "fixtures" / "clips"
@@ -239,7 +240,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, help="the folder to write")
     parser.add_argument("--arch", choices=ARCHITECTURES, default="hailo8l", help="of the device (default hailo8l)")
     parser.add_argument("--site", type=Path, metavar="FILE", help="calibrate on what this site's cameras recorded")
-    parser.add_argument("--clip", type=Path, action="append", default=[], help="or with this footage; repeatable")
+    parser.add_argument(
+        "--clip", type=Path, action="append", default=[], help="or with this footage; repeatable, without --site"
+    )
     parser.add_argument("--count", type=int, default=COUNT, help=f"frames at most (default {COUNT})")
     parser.add_argument("--every", type=int, default=EVERY, help=f"take every Nth frame (default {EVERY})")
     parser.add_argument("--check", type=Path, metavar="FOLDER", help="say whether what was compiled there fits")
@@ -250,6 +253,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         if not options.network or not options.out:
             parser.error("a network and --out, or --check")
+        if options.site and options.clip:
+            raise RecipeFault("--site and --clip are both given: calibrate on one of them, and leave the other out")
         options.out.mkdir(parents=True, exist_ok=True)
         model = MODELS / f"{OWN}.onnx" if options.network == OWN else Path(options.network)
         if options.site:
@@ -264,7 +269,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             hef = write_own(model, *asked)
         else:
             raise RecipeFault(f"{options.network} is neither {OWN}, {', '.join(ZOO)} nor a file")
-    except (RecipeFault, shapes.NotOurs, film.IndexFault, VedetteError) as error:
+    except (RecipeFault, shapes.NotOurs, IndexFault, VedetteError) as error:
         print(f"hailo_recipe: {error}")
         return 2
     print(f"{options.out}: holds frames of the footage, so keep it as you would a recording")

@@ -12,6 +12,7 @@ import argparse
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -92,7 +93,7 @@ def _grid(levels: Sequence[str]) -> Iterator[onnx.NodeProto]:
     stride, of every cell.
     """
 
-    def node(kind: str, inputs: Sequence[str], outputs: Sequence[str], **settings: int) -> onnx.NodeProto:
+    def node(kind: str, inputs: Sequence[str], outputs: Sequence[str], **settings: Any) -> onnx.NodeProto:
         outputs = [each if each in GRID else f"{_OURS}{each}" for each in outputs]
         return helper.make_node(kind, list(inputs), outputs, name=f"{_OURS}{'+'.join(outputs)}", **settings)
 

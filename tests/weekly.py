@@ -8,6 +8,9 @@ together were a fifth of it.
 from __future__ import annotations
 
 WEEKLY: dict[str, str] = {
+    # 30 s, where PyTorch is; `make test-train` runs it as well
+    "unit/test_train_remote.py::test_slices_on_machines_that_forget_end_as_one_run_does":
+        "unit/test_train_network.py, a killed run goes on to the same bytes; the parts that are carried, in this file",
     # 28 s: the limit of a call without end is one mechanism for all children
     "unit/test_canary.py::test_each_kind_of_broken_network_is_stopped[hang]": "unit/test_sandbox.py",
     "system/test_network_switch.py::test_a_network_that_does_not_come_up_is_put_in_quarantine_and_nothing_else_happens"
@@ -181,6 +184,9 @@ WEEKLY: dict[str, str] = {
     "unit/test_rule_trial.py::test_it_reports_what_the_live_pipeline_would_have_reported[3]": "[0] and [1]",
     "unit/test_reconcile.py::test_killed_at_any_packet_all_but_the_last_second_is_found[13]": "[2] and [38]",
     "unit/test_reconcile.py::test_killed_at_any_packet_all_but_the_last_second_is_found[21]": "[2] and [38]",
+    "unit/test_tamper_detector.py::test_weather_light_and_noise_are_no_illness[infrared@11s]":
+        "[rain:20mm,infrared@11s]",
+    "unit/test_tamper_detector.py::test_weather_light_and_noise_are_no_illness[night@11s]": "[night,noise:12]",
     "unit/test_tamper_detector.py::test_ordinary_footage_has_no_fault[yard]": "[gate]; real footage, in the same file",
     "unit/test_motion_gate.py::test_weather_raises_the_bar_and_never_closes_the_gate[rain]": "[heavy]",
     "unit/test_motion_gate.py::test_weather_raises_the_bar_and_never_closes_the_gate[insects]": "[heavy] and [snow]",

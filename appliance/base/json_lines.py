@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from appliance.base.errors import VedetteError, printable
 from appliance.types import Alert, Command, FrameBoxes, IngestMessage, LogLine, Route, StreamHeader
@@ -69,20 +69,23 @@ def first_problem(error: ValidationError, whole: str = "message") -> str:
     return printable(f"{where[: ERROR_CHARS_MAX // 2]}: {first['msg'][: 2 * ERROR_CHARS_MAX]}")[:ERROR_CHARS_MAX]
 
 
+_NO_TABLE = ConfigDict(cache_strings="none")  # of texts that came: see ConfigModel
+
+
 # Made when first asked for: a process pays for those that it speaks.
 @cache
 def _ingest() -> TypeAdapter[IngestMessage]:
-    return TypeAdapter(Annotated[IngestMessage, Field(discriminator="type")])
+    return TypeAdapter(Annotated[IngestMessage, Field(discriminator="type")], config=_NO_TABLE)
 
 
 @cache
 def _command() -> TypeAdapter[Command]:
-    return TypeAdapter(Annotated[Command, Field(discriminator="type")])
+    return TypeAdapter(Annotated[Command, Field(discriminator="type")], config=_NO_TABLE)
 
 
 @cache
 def _log() -> TypeAdapter[LogLine]:
-    return TypeAdapter(Annotated[LogLine, Field(discriminator="type")])
+    return TypeAdapter(Annotated[LogLine, Field(discriminator="type")], config=_NO_TABLE)
 
 
 def _omitted_fields(line: object) -> Any:

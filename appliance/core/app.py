@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import linecache
 import logging
 import resource
 import secrets
@@ -18,6 +19,7 @@ from appliance import config as site_config
 from appliance.backup.restore import apply_ready
 from appliance.base.clock import Clock, SystemClock, local_day
 from appliance.base.errors import MissingDependency, StoreError, UsageError
+from appliance.base.import_leftovers import free_import_leftovers
 from appliance.base.library_telemetry import remove_identifiers
 from appliance.base.malloc import CORE_MMAP_THRESHOLD_BYTES, TRIM_EVERY_S, hold_little, spare_what_stays, trim_heaps
 from appliance.base.shared_methods import share_methods
@@ -92,6 +94,7 @@ def run(config: SiteConfig, site_file: Path) -> int:
     remove_identifiers()
     hold_little(CORE_MMAP_THRESHOLD_BYTES)
     share_methods()
+    free_import_leftovers()
     _raise_open_files_limit()
     group = ServiceGroup()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -435,6 +438,7 @@ def _flush_meter(meter: Meter, clock: Clock) -> None:
 
 def _give_memory_back(db: Database) -> None:
     db.readers.close_spare()
+    linecache.clearcache()  # FastAPI reads the source file of each page's function at its first request, for tracebacks
     trim_heaps()
 
 

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
-from appliance.web import folders
+from appliance.web import folders, openapi_models
 
+openapi_models.load_unbuilt()
 folders.add(Path(__file__).parent)

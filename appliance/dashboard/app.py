@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
 from fastapi import APIRouter, Depends, FastAPI
@@ -147,7 +147,7 @@ def create_app(
     app.state.configure = configure
     on_bug = problems.install(app, lambda: cast("Templates", app.state.templates), methods)
     app.state.empty_caches = parts.frames.empty
-    app.state.warm_up = partial(_warm_up, parts)
+    app.state.warm_up = lambda: _warm_up(parts, str(app.state.language))
     app.state.streams = (parts.hub, parts.live)
     _guard(app, config.dashboard, parts, storage.clock, certificate, methods, on_bug)
     return app
@@ -185,9 +185,10 @@ def _guard(
     )  # fmt: skip
 
 
-def _warm_up(parts: DashboardParts) -> None:
+def _warm_up(parts: DashboardParts, language: str) -> None:
     parts.warm_up()
-    texts.catalogues()
+    # The site's language; any other is read with the first page in it.
+    texts.catalogues()[texts.choose_language("", "", language)].text("")
     assets.version()
 
 

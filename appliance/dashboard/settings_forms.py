@@ -18,7 +18,7 @@ from appliance.dashboard.schemas import ApiModel
 from appliance.detect.class_labels import COCO_NAME
 from appliance.store.alerts import teaching_alerts
 from appliance.store.database import Database
-from appliance.store.quotas import StorageLimits, StorageUsage, WriteRates, read_usage, read_write_rates
+from appliance.store.quotas import CameraLimits, StorageLimits, StorageUsage, WriteRates, read_usage, read_write_rates
 from appliance.store.retention import evidence_beyond, recording_beyond
 from appliance.web.templating import size
 from appliance.web.texts import gettext as _
@@ -153,6 +153,8 @@ def _shown(value: Any, kind: FieldKind, scale: float) -> Any:
         return float(f"{value * scale:.10g}")
     if kind in ("choices", "list"):
         return [str(each) for each in value]
+    if kind == "choice" and isinstance(value, bool):
+        return str(value).lower()
     return bool(value) if kind == "switch" else str(value)
 
 
@@ -168,7 +170,10 @@ def _at(data: Any, parts: Sequence[str]) -> Any:
 def field_of(
     words: FieldWords, config: SiteConfig, written: Mapping[str, Any], choices: Mapping[str, Sequence[str]]
 ) -> FieldItem:
-    """Return one field with its value. choices: of keys whose model does not say them."""
+    """Return one field with its value. choices: of keys whose model does not say them.
+
+    What the file says is a choice even where it is not offered, such as a file of one's own: the page has to show it.
+    """
     camera = words.key.split(".")[1] if words.key.startswith("cameras.") else ""
     node, empty = schema_of(words.key.replace(f"cameras.{camera}.", ONE_CAMERA, 1) if camera else words.key)
     kind, scale = _kind(node), SCALES.get(words.unit, 1.0)
@@ -185,9 +190,12 @@ def field_of(
     default = _shown(node.get("default"), kind, scale)
     if value is None and path[0] in ("uplink", "mqtt") and _at(config, path[:1]) is None:
         value = node.get("default")
+    shown = _shown(value, kind, scale)
+    if kind == "choice" and shown is not None and shown not in (given or ()):
+        given = [*(given or ()), shown]
     return FieldItem(
         key=words.key, label=words.label, unit=words.unit, effect=words.effect, kind=kind,
-        value=_shown(value, kind, scale), default=default, written=_at(written, path) is not None, scale=scale,
+        value=shown, default=default, written=_at(written, path) is not None, scale=scale,
         low=None if low is None else low * scale, high=None if high is None else high * scale,
         above="exclusiveMinimum" in node, choices=tuple(given or ()), empty=empty,
     )  # fmt: skip
@@ -199,7 +207,7 @@ def fields_of(
     """Return the fields of a form. networks: the installed ones. camera: that the keys of one are meant for."""
     choices: dict[str, Sequence[str]] = {
         "site.language": sorted(LANGUAGES),
-        "detector.model": [*networks, *({config.detector.model} - set(networks))],
+        "detector.model": networks,
         "second_look.model": networks,
         "detector.labels": [COCO_NAME],
         "arming.default": config.arming.names,
@@ -255,23 +263,27 @@ def _deleted(db: Database, old: StorageLimits, new: StorageLimits, usage: Storag
 
 
 def _room(old: StorageLimits, new: StorageLimits, rates: WriteRates) -> Iterator[str]:
-    needed, needed_before, unknown = 0.0, 0.0, False
-    for name, limits in new.cameras.items():
-        rate = rates.rate(name, "continuous")
-        if limits.mode == "continuous":
-            unknown |= rate is None
-            needed += (rate or 0.0) * limits.keep_s
-        if old.camera(name).mode == "continuous":
-            needed_before += (rate or 0.0) * old.camera(name).keep_s
-    if all(new.camera(name).keep_s == old.camera(name).keep_s for name in {*new.cameras, *old.cameras}):
+    """Say what room the continuous recording then takes where a camera's length of it changes, or begins or ends."""
+    names = sorted({*new.cameras, *old.cameras})
+    kept_s, kept_s_before = ({name: _recorded_s(each.camera(name)) for name in names} for each in (new, old))
+    if kept_s == kept_s_before:
         return
-    if unknown:
+    rate = {name: rates.rate(name, "continuous") for name in names}
+    needed, needed_before = (
+        sum((rate[name] or 0.0) * each[name] for name in names) for each in (kept_s, kept_s_before)
+    )
+    if any(rate[name] is None for name in names if kept_s[name]):
         yield _("How much room the recording then takes is not yet known: that needs an hour of video.")
     elif abs(needed - needed_before) > SAME * needed_before:
         text = _("At today's rate the recording then takes {new} instead of {old}; all together may take {most}.")
         yield text.format(new=size(needed), old=size(needed_before), most=size(new.size_bytes))
         if needed > new.size_bytes:
             yield _("That is more than there may be: the oldest recording goes before its time.")
+
+
+def _recorded_s(limits: CameraLimits) -> float:
+    """Return how long a continuous recording is kept, in seconds; 0 where there is none."""
+    return limits.keep_s if limits.mode == "continuous" else 0.0
 
 
 def _inferences(before: DashboardSections, after: DashboardSections) -> Iterator[str]:

@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-import importlib.metadata
 import json
 import logging
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -49,6 +50,7 @@ _CLOCK = SystemClock()
 Seconds = Callable[[], float]
 Measure = Callable[[DetectorConfig, Sequence["RuntimeCandidate"]], "RuntimeChoice"]
 CHILD_S_MAX = 120.0  # a runtime that compiles for longer is not worth choosing
+CHILD_TEXT_MAX = 300  # characters of what it said last
 BUILD_S_MAX = 1800.0  # an engine of TensorRT is built on the first use, on a small GPU for many minutes
 
 
@@ -235,11 +237,23 @@ def saturates(backend: str) -> bool:
 
 def installed_version(backend: str) -> str:
     """Return the version of the backend's package; '': it is not here. Nothing of it is imported."""
-    for package in PACKAGES[backend]:
-        try:
-            return importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
+    return next((found for package in PACKAGES[backend] if (found := package_version(package))), "")
+
+
+def package_version(name: str) -> str:
+    """Return the version of an installed package; '': it is not installed.
+
+    Its installer leaves a folder NAME-VERSION.dist-info beside it (PEP 427), or .egg-info. `importlib.metadata` tells
+    the same, and loads what reads mails for it: 2 MB that ingest would hold for ever.
+    """
+    wanted = re.sub(r"[-_.]+", "_", name).lower()
+    for folder in sys.path:
+        with contextlib.suppress(OSError):
+            for entry in os.listdir(folder or "."):
+                stem, kind = os.path.splitext(entry)
+                found, _, version = stem.partition("-")
+                if kind in (".dist-info", ".egg-info") and re.sub(r"[-_.]+", "_", found).lower() == wanted and version:
+                    return version.partition("-py")[0]
     return ""
 
 
@@ -255,9 +269,14 @@ def measure_in_child(settings: DetectorConfig, candidates: Sequence[RuntimeCandi
     asked = json.dumps({"settings": settings.model_dump(mode="json"), "candidates": candidates})
     try:
         done = subprocess.run(command, input=asked, capture_output=True, text=True, timeout=limit_s, check=False)
-        row = json.loads(done.stdout)
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
         raise ModelError(f"{' '.join(command)} did not answer: {type(error).__name__}") from None
+    try:
+        row = json.loads(done.stdout)
+    except ValueError:
+        last = (done.stderr.strip() or "it said nothing").splitlines()[-1]
+        why = f"it ended with {done.returncode}: {last[:CHILD_TEXT_MAX]}"
+        raise ModelError(f"{' '.join(command)} did not answer: {why}") from None
     if "error" in row:
         raise ModelError(str(row["error"]))
     return RuntimeChoice(**row)
@@ -328,13 +347,18 @@ def basis(settings: DetectorConfig, candidates: Sequence[RuntimeCandidate]) -> d
 
 
 def _fastest(cpu_ms: Mapping[RuntimeCandidate, float]) -> RuntimeCandidate:
-    """Return the first, which is the file's own, unless another is clearly faster and worth its library's memory."""
+    """Return the usual one, unless another is clearly faster and worth its library's memory."""
+    usual = _usual(cpu_ms)
+    worth = [each for each in cpu_ms if cpu_ms[each] <= cpu_ms[usual] * (1 - _gain_min(each))]
+    return min(worth, key=lambda each: cpu_ms[each], default=usual)
+
+
+def _usual(cpu_ms: Mapping[RuntimeCandidate, float]) -> RuntimeCandidate:
+    """Return what others are compared with: the first, which is the file's own, or its library's clearly faster one."""
     own = next(iter(cpu_ms))
     alike = [each for each in cpu_ms if (each.backend, each.device) == (own.backend, own.device)]
     usual = min(alike, key=lambda each: cpu_ms[each])
-    usual = usual if cpu_ms[usual] <= cpu_ms[own] * (1 - GAIN_MIN) else own
-    worth = [each for each in cpu_ms if cpu_ms[each] <= cpu_ms[usual] * (1 - _gain_min(each))]
-    return min(worth, key=lambda each: cpu_ms[each], default=usual)
+    return usual if cpu_ms[usual] <= cpu_ms[own] * (1 - GAIN_MIN) else own
 
 
 def _gain_min(each: RuntimeCandidate) -> float:
@@ -364,10 +388,13 @@ def _remember(choice: RuntimeChoice, folder: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RuntimeOption:
-    """A row of what this appliance has to run the network with, and what came of it. cost_ms: as in RuntimeChoice."""
+    """A row of what this appliance has to run the network with, and what came of it. cost_ms: as in RuntimeChoice.
+
+    state `not taken`: no slower than the chosen one, but without enough gain.
+    """
 
     way: str
-    state: Literal["chosen", "slower", "unmeasured", "refused", "left out", "absent"]
+    state: Literal["chosen", "slower", "not taken", "unmeasured", "refused", "left out", "absent"]
     cost_ms: float | None = None
     reason: str = ""
 
@@ -380,51 +407,69 @@ def runtime_options(settings: DetectorConfig, known: RuntimeChoice | None) -> tu
     candidates = candidates_for(settings)
     if not candidates or settings.backend != "auto":
         return ()
-    rows = [_option(each, known, alone=len(candidates) == 1) for each in candidates]
+    rows = [_option(each, known, candidates) for each in candidates]
     rows.sort(key=lambda row: (row.state != "chosen", row.cost_ms is None, row.cost_ms or 0.0))
     return (*rows, *_left_out(settings, candidates), *_absent(settings))
 
 
-def _option(each: RuntimeCandidate, known: RuntimeChoice | None, *, alone: bool) -> RuntimeOption:
+def _option(
+    each: RuntimeCandidate, known: RuntimeChoice | None, candidates: Sequence[RuntimeCandidate]
+) -> RuntimeOption:
     if known is None:
+        alone = len(candidates) == 1
         reason = "nothing else is as accurate here" if alone else "the first start measures it"
         return RuntimeOption(str(each), "chosen" if alone else "unmeasured", reason=reason)
     if str(each) in known.refused:
         return RuntimeOption(str(each), "refused", reason=known.refused[str(each)])
-    ms = known.cost_ms.get(str(each))
-    if each != known.chosen:
-        gain = f"less than {_gain_min(each):.0%} quicker than the file's own way"
-        gain += ", and more memory" if _gain_min(each) > GAIN_MIN else ""
-        best = known.cost_ms[str(known.chosen)]
-        return RuntimeOption(str(each), "slower", ms, gain if ms is not None and ms < best else "")
-    quickest = ms == min(known.cost_ms.values())
-    why = "the quickest of those that are as accurate" if quickest else "as accurate, and worth its memory"
-    return RuntimeOption(str(each), "chosen", ms, why)
+    ms, best = known.cost_ms.get(str(each)), known.cost_ms[str(known.chosen)]
+    if each == known.chosen:
+        quickest = best == min(known.cost_ms.values())
+        why = (
+            "the quickest of those that are as accurate"
+            if quickest
+            else "as accurate; what is quicker saves too little"
+        )
+        return RuntimeOption(str(each), "chosen", ms, why)
+    if ms is None or ms > best:
+        return RuntimeOption(str(each), "slower", ms)
+    if ms == best:
+        return RuntimeOption(str(each), "not taken", ms, f"no quicker than {known.chosen}")
+    usual = _usual({way: known.cost_ms[str(way)] for way in candidates if str(way) in known.cost_ms})
+    why = f"saves less than {_gain_min(each):.0%} of the time of {usual}"
+    why += ", and takes more memory" if _gain_min(each) > GAIN_MIN else ""
+    return RuntimeOption(str(each), "not taken", ms, why)
 
 
 def _left_out(settings: DetectorConfig, candidates: Sequence[RuntimeCandidate]) -> Iterator[RuntimeOption]:
     """Yield the runtimes that are here and would run the network if the site file named them."""
     model = model_files.named_model(settings.model)
-    here = {each.kind: each for each in accelerators()}
+    here: dict[str, str] = {each.kind: each.node for each in accelerators()}
+    accurate = frozenset(_ways(model))
     for backend, places in PLACES.items():
-        for device, precisions in places.items():
-            if not installed_version(backend) or (device != "cpu" and device not in here):
-                continue
-            for precision in precisions:
-                able = _is_to_be_had(model, RuntimeCandidate(backend, precision, device))
-                if able and RuntimeCandidate(backend, precision, device) not in candidates:
-                    asked = f"backend: {backend}, " + (f"device: {device}, " if device != "cpu" else "")
-                    why = "not known to be as accurate"
-                    if settings.precision not in ("auto", precision):
-                        why = f"detector.precision is {settings.precision}"
-                    elif precision == "int8" and device == "cpu" and saturates(backend):
-                        why = "its sums of 8-bit products saturate on a CPU without VNNI"
-                    yield RuntimeOption(
-                        str(RuntimeCandidate(backend, precision, device)), "left out",
-                        reason=f"{why}; detector {{{asked}precision: {precision}}} takes it",
-                    )  # fmt: skip
+        for device in places if installed_version(backend) else ():
+            for precision in places[device] if device == "cpu" or device in here else ():
+                way = RuntimeCandidate(backend, precision, device)
+                if way not in candidates and _is_to_be_had(model, way):
+                    why = _why_left_out(settings, way, as_accurate=way in accurate)
+                    at = f"device: {device}, " if device != "cpu" or settings.device not in ("auto", "cpu") else ""
+                    asked = f"backend: {backend}, {at}precision: {precision}"
+                    yield RuntimeOption(str(way), "left out", reason=f"{why}; detector {{{asked}}} takes it")
     if "hailo" in here:
-        yield RuntimeOption("hailo", "left out", reason=f"{here['hailo'].node}: detector.backend: hailo takes it")
+        yield RuntimeOption("hailo", "left out", reason=f"{here['hailo']}: detector.backend: hailo takes it")
+
+
+def _why_left_out(settings: DetectorConfig, way: RuntimeCandidate, *, as_accurate: bool) -> str:
+    """Return all that keeps `auto` from taking it."""
+    found = []
+    if settings.device not in ("auto", way.device):
+        found.append(f"detector.device is {settings.device}")
+    if settings.precision not in ("auto", way.precision):
+        found.append(f"detector.precision is {settings.precision}")
+    if way.precision == "int8" and way.device == "cpu" and saturates(way.backend):
+        found.append("its sums of 8-bit products saturate on a CPU without VNNI")
+    elif not as_accurate:
+        found.append("not known to be as accurate")
+    return ", ".join(found)
 
 
 def _is_to_be_had(model: str, way: RuntimeCandidate) -> bool:

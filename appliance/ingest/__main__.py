@@ -25,6 +25,7 @@ from pydantic import ValidationError
 from appliance.base.child_modules import signal_at_parents_end
 from appliance.base.clock import SystemClock
 from appliance.base.errors import DetectorError, MissingDependency, ModelError, UsageError
+from appliance.base.import_leftovers import free_import_leftovers
 from appliance.base.json_lines import WireError, decode_command, first_problem
 from appliance.base.malloc import hold_little, spare_what_stays
 from appliance.base.shared_methods import share_methods
@@ -68,6 +69,7 @@ def main() -> int:
     signal_at_parents_end(signal.SIGTERM)  # something else may hold our stdin open
     hold_little()
     share_methods()
+    free_import_leftovers()
     try:
         site = _read_site()
         hardware = HardwareDecoders(site.decode)

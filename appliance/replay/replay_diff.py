@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel
 
+from appliance.base.clock import iso_utc
 from appliance.replay import replay_diff_match
 from appliance.replay.replay_diff_match import (
     AlertDifference,
@@ -73,12 +74,25 @@ def _verdicts_by(answered: AnsweredBy | None) -> str:
 
 def _footage(before: tuple[Replayed, ...], after: tuple[Replayed, ...]) -> Iterator[str]:
     """Yield changes of the footage. Run ids differ with the model too, so only names and times tell them apart."""
-    one, other = (
-        {each.camera: (each.clip, each.files, each.t_from, each.t_to) for each in group} for group in (before, after)
-    )
-    for camera in one.keys() & other.keys():
-        if one[camera] != other[camera]:
-            yield f"footage of {camera}: {one[camera][0]} → {other[camera][0]}"
+    now = {each.camera: each for each in after}
+    for one in before:
+        other = now.get(one.camera)
+        if other is not None and (changes := tuple(_footage_changes(one, other))):
+            yield f"footage of {one.camera}: {', '.join(changes)}"
+
+
+def _footage_changes(one: Replayed, other: Replayed) -> Iterator[str]:
+    if one.clip != other.clip:
+        yield f"{one.clip} → {other.clip}"
+    if one.files != other.files:
+        yield f"files {one.files} → {other.files}"
+    for what, t, t_other in (("from", one.t_from, other.t_from), ("to", one.t_to, other.t_to)):
+        if t != t_other:
+            yield f"{what} {_utc_text(t)} → {_utc_text(t_other)}"
+
+
+def _utc_text(t: float | None) -> str:
+    return "no known time" if t is None else iso_utc(t)
 
 
 def _camera(name: str, one: CameraSettings | None, other: CameraSettings | None) -> Iterator[str]:

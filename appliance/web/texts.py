@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 from gettext import c2py
 from hashlib import sha256
+from pathlib import Path
+from typing import Any
 
 from appliance.web import folders
 
@@ -112,18 +114,49 @@ def read(text: str) -> Iterator[Message]:
         )  # fmt: skip
 
 
+class Translations(Mapping[tuple[str, str], Message]):
+    """The messages of one language by context and English text: of several files the last that has it.
+
+    State: the files, read with the first question: German takes 1 MB, and a site may have nobody who reads it.
+    """
+
+    def __init__(self, files: Iterable[Path]) -> None:
+        self._files = tuple(files)
+
+    @cached_property
+    def _messages(self) -> dict[tuple[str, str], Message]:
+        found = {}
+        for file in self._files:
+            _, *messages = read(file.read_text(encoding="utf-8"))
+            found.update({(each.context, each.key): each for each in messages})
+        return found
+
+    def __getitem__(self, key: tuple[str, str]) -> Message:
+        return self._messages[key]
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        return iter(self._messages)
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def get(self, key: tuple[str, str], default: Any = None) -> Any:
+        """Return the message; a page asks for hundreds, so without the detour of a Mapping."""
+        return self._messages.get(key, default)
+
+
 @cache
 def catalogues() -> Mapping[str, Catalogue]:
     """Every language by its code, English first: the files of its code in all folders of `translations` together."""
     found = {ENGLISH: Catalogue(ENGLISH, "English")}
+    by_language: dict[str, list[Path]] = {}
     for file in folders.files("translations", "*.po"):
-        header, *messages = read(file.read_text(encoding="utf-8"))
+        by_language.setdefault(file.stem, []).append(file)
+    for language, files in by_language.items():
+        header = next(read(files[-1].read_text(encoding="utf-8")))
         facts = dict(line.partition(": ")[::2] for line in header.texts[0].splitlines())
         rule = facts["Plural-Forms"].partition("plural=")[2].strip(" ;")
-        by_key = {(each.context, each.key): each for each in messages}
-        if file.stem in found:
-            by_key = {**found[file.stem].messages, **by_key}
-        found[file.stem] = Catalogue(file.stem, facts["X-Language-Name"], by_key, rule)
+        found[language] = Catalogue(language, facts["X-Language-Name"], Translations(files), rule)
     return found
 
 

@@ -107,7 +107,7 @@ def requests(target: Target, count: int, seed: int) -> Iterator[Try]:
 
 def _routes(schema: dict[str, Any]) -> list[tuple[str, tuple[str, ...]]]:
     """Return every path, with the names of its query parameters."""
-    found = [(page, ("next", "cursor", "q")) for page in PAGES]
+    found: list[tuple[str, tuple[str, ...]]] = [(page, ("next", "cursor", "q")) for page in PAGES]
     for path, methods in schema["paths"].items():
         every = [each for method in methods.values() for each in method.get("parameters", ())]
         found.append((path, tuple(sorted({each["name"] for each in every if each["in"] == "query"}))))

@@ -53,8 +53,8 @@ class NetworkRelay:
                 for sock in list(self._peer):
                     self._drop(sock)
             for key, _ in self._selector.select(0.02):
+                assert isinstance(key.fileobj, socket.socket)
                 sock = key.fileobj
-                assert isinstance(sock, socket.socket)
                 if sock is self._listener:
                     self._accept()
                 elif self._state == "whole" and sock in self._peer:

@@ -345,7 +345,7 @@ def frames(count: int = 1, form: str = "bgr24") -> list[NDArray[np.uint8]]:
     with av.open(str(CLIP)) as clip:
         for number, each in enumerate(clip.decode(video=0)):
             if number >= FIRST_FRAME and (number - FIRST_FRAME) % 20 == 0:
-                found.append(each.to_ndarray(format=form))
+                found.append(np.asarray(each.to_ndarray(format=form), np.uint8))
             if len(found) == count:
                 break
     return found
@@ -379,9 +379,10 @@ def _free_bytes() -> int:
 def sized(network: NetworkDetector, frame: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """As the decoder would hand it over."""
     width, height = network.preferred_size(frame.shape[1], frame.shape[0])
-    return av.VideoFrame.from_ndarray(frame, format="bgr24").to_ndarray(
+    scaled = av.VideoFrame.from_ndarray(frame, format="bgr24").to_ndarray(
         format="bgr24", width=width, height=height, interpolation="AREA"
     )
+    return np.asarray(scaled, np.uint8)
 
 
 def compare(

@@ -37,6 +37,11 @@ class AlertCost:
         """CPU seconds an alert."""
         return (sum(self.with_s.values()) - sum(self.without_s.values())) / max(1, self.alerts)
 
+    @property
+    def met(self) -> bool:
+        """Whether there were alerts, and they cost no more than the bar."""
+        return self.alerts > 0 and self.cpu_s <= BAR_CPU_S
+
     def report(self) -> str:
         """Write the figures for a person."""
         parts = sorted({*self.with_s, *self.without_s})
@@ -46,7 +51,7 @@ class AlertCost:
         )
         return (
             f"alerts: {self.alerts} in {self.seconds:.0f} s; {self.cpu_s:.2f} CPU-s each ({', '.join(shares)}), "
-            f"bar {BAR_CPU_S:.2f}: {'met' if self.alerts and self.cpu_s <= BAR_CPU_S else 'missed'}"
+            f"bar {BAR_CPU_S:.2f}: {'met' if self.met else 'missed'}"
         )
 
 

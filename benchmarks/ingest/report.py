@@ -17,6 +17,7 @@ SHARE_MAX = 60.0  # percent of the cores, 16 quiet cameras of two streams
 POINT = 1.0
 TAKEN_MIN = 95.0
 BASE_MB, CAMERA_MB = 200, 30
+MISSED = "MISSED"
 CORES = 2  # of the machine that the bars are about
 
 
@@ -156,6 +157,11 @@ def ratios(rows: Sequence[Row], ours: str, floor: str) -> str:
     return "\n".join(lines)
 
 
+def is_missed(comparison: str) -> bool:
+    """Return whether a bar was missed in a comparison that `ratios` wrote."""
+    return MISSED in comparison
+
+
 def _first_ms_max(mine: Row) -> float | None:
     """Return how much later than the floor's the first box may be."""
     latency = mine.who.split()[-1]
@@ -163,7 +169,7 @@ def _first_ms_max(mine: Row) -> float | None:
 
 
 def _bar(value: float, most: float) -> str:
-    return f"(bar {most:g}: {'met' if value <= most else 'MISSED'})"
+    return f"(bar {most:g}: {'met' if value <= most else MISSED})"
 
 
 def _cells(each: Row) -> list[str]:

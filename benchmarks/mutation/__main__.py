@@ -77,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     todo = [(area, due) for area in wanted if (due := _due(listed, area, given))]
     print(f"{sum(len(due) for _, due in todo)} faults to try", flush=True)
     with ThreadPoolExecutor(given.jobs) as pool:
-        wrong = [each for each in pool.map(lambda job: _try_area(*job, listed, given.quick), todo) if each]
+        wrong = [each for each in pool.map(lambda job: _try_area(job[0], job[1], listed, given.quick), todo) if each]
     print(fault_list.table(listed.all()))
     print("\n".join(wrong), file=sys.stderr)
     return 2 if wrong else 0 if killed_share(listed.all()) >= SHARE_MIN else 1

@@ -211,8 +211,9 @@ class _Finder(ast.NodeVisitor):
         if len(node.args) >= 2 and name not in _CALLERS and all(map(_is_plain, node.args[:2])):
             (first, second), text = node.args[:2], f"{self._text(node.args[1])}, {self._text(node.args[0])}"
             self.found.append(Edit(self._span(first)[0], self._span(second)[1], text, "arguments swapped", node.lineno))
-        for each in (node.func, *node.args, *(each for each in node.keywords if each.arg not in _UNSEEN_ARGUMENTS)):
-            self.visit(each)
+        seen = [each for each in node.keywords if each.arg not in _UNSEEN_ARGUMENTS]
+        for part in (node.func, *node.args, *seen):
+            self.visit(part)
 
     def visit_Set(self, node: ast.Set) -> None:
         if len(node.elts) > 1:
@@ -247,8 +248,8 @@ class _Finder(ast.NodeVisitor):
                 self._replace(node, repr(other), "constant")
         elif _is_word(node):
             others = [each for each in self._alike.get(id(node), ()) if each != value]
-            other = self._draw.choice(others or [f"{value}x"])
-            self._replace(node, repr(other), "string")
+            word = self._draw.choice(others or [f"{value!s}x"])
+            self._replace(node, repr(word), "string")
 
 
 def _is_plain(node: ast.expr) -> bool:

@@ -29,7 +29,7 @@ from benchmarks.ingest.measurement import Setting, prepare
 from benchmarks.soak import checks
 from benchmarks.soak.checks import SoakResult
 from benchmarks.soak.fault_plan import LONG, SHORT, Fault, Pace, make
-from benchmarks.soak.soak_record import OtherSoak, SoakRecord
+from benchmarks.soak.soak_record import SoakRecord, UnusableRecord
 from tests.servers.appliance_process import ApplianceProcess
 from tests.servers.rtsp import FaultyRtspServer, RtspServerThread
 
@@ -52,14 +52,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"{len(faults)} faults in {seconds / 60:.1f} minutes on {chosen.cameras} cameras, seed {chosen.seed}")
     try:
         record = SoakRecord(chosen.record, _settings(chosen))
-    except OtherSoak as error:
+        if record.parts:
+            print(f"{record.played_s / 60:.1f} minutes of it are played already, in {len(record.parts)} parts")
+        if record.played_s < seconds - EVERY_S:
+            _play(record, chosen, files, faults, seconds)
+        verdict = record.judge(faults, pace.recover_s)
+    except UnusableRecord as error:
         print(error, file=sys.stderr)
         return 2
-    if record.parts:
-        print(f"{record.played_s / 60:.1f} minutes of it are played already, in {len(record.parts)} parts")
-    if record.played_s < seconds - EVERY_S:
-        _play(record, chosen, files, faults, seconds)
-    verdict = record.judge(faults, pace.recover_s)
     print(told(verdict, record, faults))
     if chosen.json:
         chosen.json.write_text(json.dumps(_as_json(chosen, pace, faults, record, verdict), indent=1))

@@ -7,7 +7,7 @@ be recovered from before the gaps were last asked for.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,11 @@ from benchmarks.soak.fault_plan import Fault
 Gaps = Mapping[str, Sequence[Mapping[str, Any]]]
 
 
-class OtherSoak(Exception):
+class UnusableRecord(Exception):
+    """The record cannot be gone on with, or holds nothing to judge. The message says what helps."""
+
+
+class OtherSoak(UnusableRecord):
     """The file holds a soak of other settings."""
 
 
@@ -60,19 +64,31 @@ class SoakRecord:
     """
 
     def __init__(self, path: Path | None, settings: Mapping[str, object]) -> None:
-        """path None: nothing is kept. Raise OtherSoak when the file was begun with other settings."""
+        """path None: nothing is kept.
+
+        Raise OtherSoak when the file was begun with other settings, UnusableRecord when it is no record or is damaged;
+        it is left as it is.
+        """
         self._file = None
         self.parts: list[SoakPart] = []
         if path is None:
             return
-        lines = list(_lines(path)) if path.exists() else []
-        if lines and lines[0].get("settings") != settings:
-            raise OtherSoak(f"{path} holds a soak of {lines[0].get('settings')}: name another file, or remove it")
-        for line in lines[1:]:
-            self._read(line)
+        text = path.read_text("utf-8", errors="replace") if path.exists() else ""
+        lines = _lines(path, text)
+        if lines and lines[0]["settings"] != settings:
+            raise OtherSoak(f"{path} holds a soak of {lines[0]['settings']}: name another file, or remove it")
+        for number, line in enumerate(lines[1:], 2):
+            try:
+                self._read(line)
+            except (LookupError, TypeError, AttributeError):
+                raise UnusableRecord(_damaged(path, number)) from None
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("".join(json.dumps(line) + "\n" for line in lines))  # without a torn last line
-        self._file = path.open("a")
+        whole = "".join(json.dumps(line) + "\n" for line in lines)
+        if text != whole:  # its last line is torn
+            fresh = path.with_name(f"{path.name}.new")
+            fresh.write_text(whole, "utf-8")
+            fresh.replace(path)  # a kill leaves the old file or the new one
+        self._file = path.open("a", encoding="utf-8")
         if not lines:
             self._write({"settings": settings})
 
@@ -98,7 +114,9 @@ class SoakRecord:
         self._add({"findings": [each.text for each in log_findings(log)]})
 
     def judge(self, faults: Sequence[Fault], recover_s: float) -> SoakResult:
-        """Judge all parts together; memory is that of the longest part."""
+        """Judge all parts together; memory is that of the longest part. Raise UnusableRecord: there is none."""
+        if not self.parts:
+            raise UnusableRecord("nothing was played, so there is nothing to judge: let the soak run for longer")
         found = [(part, part.judge(faults, recover_s)) for part in self.parts]
         longest = max(found, key=lambda each: len(each[0].samples))[1]
         return replace(
@@ -133,9 +151,23 @@ class SoakRecord:
             self._file.flush()
 
 
-def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    for text in path.read_text().splitlines():
+def _lines(path: Path, text: str) -> list[dict[str, Any]]:
+    """Return the lines of a record's text, but for a last one that was torn. Raise UnusableRecord."""
+    texts = text.removesuffix("\n").split("\n") if text else []
+    found: list[dict[str, Any]] = []
+    for number, each in enumerate(texts, 1):
         try:
-            yield json.loads(text)
-        except ValueError:  # it was cut in the middle of a line
-            return
+            line = json.loads(each)
+        except ValueError:
+            line = None
+        if number == 1 and not (isinstance(line, dict) and "settings" in line):
+            raise UnusableRecord(f"{path} is no record of a soak: name another file, or remove it")
+        if isinstance(line, dict):
+            found.append(line)
+        elif number < len(texts):
+            raise UnusableRecord(_damaged(path, number))
+    return found
+
+
+def _damaged(path: Path, number: int) -> str:
+    return f"{path}: line {number} is damaged: name another file, or remove that line and all after it"

@@ -114,7 +114,8 @@ class LoadGenerator:
 
     async def send(self, per_minute: float, seconds: float) -> None:
         """Send at that mean rate, each at its own time, whether or not the earlier ones are answered."""
-        chance, began, due_s, tasks = random.Random(per_minute), time.monotonic(), 0.0, []
+        tasks: list[asyncio.Task[None]] = []
+        chance, began, due_s = random.Random(per_minute), time.monotonic(), 0.0
         while (due_s := due_s + chance.expovariate(per_minute / 60)) < seconds:
             await asyncio.sleep(max(0.0, began + due_s - time.monotonic()))
             tasks.append(asyncio.create_task(self._send(len(tasks), chance.choice(MIX))))

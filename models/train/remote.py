@@ -28,7 +28,7 @@ from typing import Any
 
 from appliance.base.errors import UsageError
 from appliance.base.local_files import sha256_of
-from models.train import cache, pack, run
+from models.train import cache, index, pack, run
 from models.train.index import IndexFault
 
 CARRIED, RETURNED = "carry.json", "back.json"
@@ -43,7 +43,7 @@ def fill(options: argparse.Namespace) -> None:
     run.parser().parse_args([*options.settings, *places(Path("set"), Path("run"), 0)])  # exits where one is wrong
     out: Path = options.out
     out.mkdir(parents=True, exist_ok=True)
-    entries = pack.chosen(pack.index.read(options.index), options.drop)
+    entries = pack.chosen(index.read(options.index), options.drop)
     for number in range(1, options.parts + 1):
         chosen, name = pack.part(entries, f"{number}/{options.parts}")
         path = out / f"set-{number}.zip"
@@ -72,7 +72,7 @@ def train_slice(options: argparse.Namespace) -> int:
         training.mkdir(parents=True, exist_ok=True)
         for name in read_list(options.state, RETURNED)["files"]:
             shutil.copyfile(options.state / name, training / name)
-    cache.build(folder, pack.index.read(folder), folder / "pictures.bin")  # a minute of the slice, not of the run
+    cache.build(folder, index.read(folder), folder / "pictures.bin")  # a minute of the slice, not of the run
     given = [f"--{path.stem}={path}" for path in sorted(options.carry.glob("*")) if path.stem in ("teacher", "init")]
     left = options.minutes - END_MINUTES - (time.monotonic() - begun) / 60 if options.minutes else 0.0
     if options.minutes and left <= 0:
@@ -93,7 +93,7 @@ def bring_back(training: Path, folder: Path, out: Path, side: int) -> None:
     from models.train.judge import judge
 
     network = export.load(training / "last.pt")
-    entries = pack.index.read(folder)
+    entries = index.read(folder)
     held = [number for number, entry in enumerate(entries) if entry.split == "val"]
     pictures = cache.build(folder, entries, folder / "pictures.bin")
     verdict = judge(network, pictures, entries, held, side)
@@ -125,7 +125,7 @@ def unpack(carry: Path, work: Path) -> None:
             box.extractall(work)
     indices = sorted((work / pack.FOLDER).glob("index-*.jsonl"))
     if indices:
-        (work / pack.FOLDER / pack.index.NAME).write_text("".join(path.read_text() for path in indices))
+        (work / pack.FOLDER / index.NAME).write_text("".join(path.read_text() for path in indices))
     marker.write_text(listed, encoding="utf-8")
 
 

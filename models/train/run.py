@@ -3,6 +3,9 @@
 Needs PyTorch (pip install '.[train]'). One GPU or the CPU, the same command. A run that was killed goes on where its
 last checkpoint stood when the same command is given again; with --minutes it stops by itself in time and says so.
 
+Exit status: 0 all steps are done; 2 a setting or the set is wrong, with the reason in a line; 3 stopped before the last
+step, by --minutes or a signal: give the same command again.
+
 Watch it:      python -m models.train.plot vedette-data/run
 Deliver it:    python -m models.train.export --checkpoint vedette-data/run/best.pt --out vedette-nano.onnx
 Measure it:    python -m models.evaluate vedette-nano.onnx --mot CLIP.mp4
@@ -22,7 +25,9 @@ from appliance.base.errors import UsageError
 HELP_FREEZE = "keep the stem and the first N - 1 stages as they start, norms too (default 0: all learn)"
 HELP_PRECISION = "of the network's arithmetic; auto: bf16 on a GPU and on CPUs that have it in hardware"
 HELP_WINDOW = "compose pictures at this side and cut windows of the batch's side out of them (default: shrink them)"
-HELP_FIRST = "try --recipe plain --limit 20 --steps 300 --size 224 first: it must learn twenty pictures by heart"
+HELP_FIRST = (
+    "try --recipe plain --limit 20 --steps 300 --warmup 30 --size 224 first: it must learn twenty pictures by heart"
+)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -47,7 +52,7 @@ def parser() -> argparse.ArgumentParser:
     add("--batch", type=int, default=64, help="pictures a step (default 64)")
     add("--rate", type=float, default=2e-3, help="peak learning rate of AdamW (default 0.002)")
     add("--decay", type=float, default=0.05, help="weight decay (default 0.05)")
-    add("--warmup", type=int, default=500, help="steps of rising rate (default 500)")
+    add("--warmup", type=int, default=500, help="steps of rising rate, fewer than --steps (default 500)")
     add("--fall", type=float, default=1.0, help="last share of the steps in which the rate falls (default 1: all)")
     add("--calm", type=float, default=0.12, help="last share of the run on whole, undistorted pictures (default 0.12)")
     add("--recipe", choices=("full", "plain"), default="full", help="augmentation (default full)")
@@ -71,16 +76,20 @@ def parser() -> argparse.ArgumentParser:
     add("--workers", type=int, default=-1, help="processes that prepare pictures (default: one for each core but one)")
     add("--nice", type=int, default=0, help="added to the niceness of those processes (default 0)")
     add("--device", default="auto", help="auto, cpu or cuda (default auto)")
-    add("--seed", type=int, default=0)
+    add("--seed", type=int, default=0, help="of the first weights, the order and the distortions (default 0)")
     return made
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train until the steps are done or the minutes over; returns the exit status."""
+    """Train until the steps are done, the minutes are over or a signal comes; returns the exit status."""
     options = parser().parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     if options.workers < 0:
         options.workers = max(0, len(os.sched_getaffinity(0)) - 1)
+    if options.warmup >= options.steps:
+        cure = f"add --warmup {options.steps // 10}, or take more --steps"
+        print(f"--warmup {options.warmup} never ends within --steps {options.steps}: {cure}", file=sys.stderr)
+        return 2
     try:
         import torch  # noqa: F401
     except ImportError:

@@ -30,7 +30,7 @@ from appliance.store.paths import DATABASE
 from appliance.store.review_writes import ReviewStore
 from appliance.store.segments import SegmentStore
 from appliance.track.tracker import Tracker
-from appliance.types import Event, PipelineStep, StreamHeader
+from appliance.types import Event, Gap, PipelineStep, StreamHeader
 from fixtures.render.family.mannequin import FPS
 from fixtures.render.scene import PERSON
 from fixtures.render.truth import Row, read_rows
@@ -119,7 +119,8 @@ class RecordedSite:
         source = FileSource(CAMERA, f"file:{clip}", self._clock)
         info = source.open()
         target = RecordTarget(self._root, CAMERA, self.config.storage.segment_s, 0)
-        recorder = SegmentRecorder(target, self._clock, SegmentStore(self._db).put)
+        store = SegmentStore(self._db)
+        recorder = SegmentRecorder(target, self._clock, lambda row: None if isinstance(row, Gap) else store.put(row))
         recorder.begin(info, run)
         session = _Session(self, run)
         decoder = Decoder(CAMERA, info)
@@ -157,7 +158,7 @@ class _Session:
         if self._analysis.begins_session(frame):
             self.size = self._analysis.start_session(frame)
             header = StreamHeader(camera=CAMERA, clip="", model=self._site.detector.name, size=self.size, run=self._run)
-            self._site.cameras.header(header)
+            self._site.cameras.write_header(header)
             self._pipeline.feed(header)
         request = self._analysis.select(frame)
         if request is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from appliance.cli import main
 from appliance.config import SiteConfig
 from appliance.lab.replay_diff_command import diff_texts
 from appliance.replay import replay_diff_match
-from appliance.replay.replay_diff import compare_logs
+from appliance.replay.replay_diff import compare_logs, setting_changes
 from appliance.replay.replay_diff_match import LogDifference, LoggedTrack, match_tracks
 from appliance.replay.replay_log_writer import Replayed, encode_header, opening, settings_of
 from appliance.replay.replay_result import read_log
@@ -116,6 +117,26 @@ def difference(one: Path, other: Path) -> LogDifference:
 
 def texts_of(one: Path, other: Path) -> list[str]:
     return list(diff_texts(difference(one, other)))
+
+
+def test_other_footage_is_told_in_the_order_of_the_log_and_by_what_differs(written: Writes) -> None:
+    """Names of cameras that a set would give in another order at each start."""
+    header = read_log(written("a")).header
+    names = [f"cam{number}" for number in range(9)]
+    one = tuple(Replayed(camera=name, kind="clip", clip="a.mp4", run="r") for name in names)
+    other = tuple(reversed([each.model_copy(update={"clip": "b.mp4", "run": "s"}) for each in one]))
+    before, after = (replace(header, replayed=each) for each in (one, other))
+    assert setting_changes(before, after) == tuple(f"footage of {name}: a.mp4 → b.mp4" for name in names)
+
+    night = Replayed(camera="gate", kind="recording", clip="gate", run="r", t_from=0.0, t_to=60.0)
+    for update, text in (
+        ({"files": 2}, "files 1 → 2"),
+        ({"t_from": 1.5}, "from 1970-01-01T00:00:00.000Z → 1970-01-01T00:00:01.500Z"),
+        ({"files": 3, "t_to": None}, "files 1 → 3, to 1970-01-01T00:01:00.000Z → no known time"),
+    ):
+        pair = (replace(header, replayed=(each,)) for each in (night, night.model_copy(update=update)))
+        assert setting_changes(*pair) == (f"footage of gate: {text}",)
+    assert setting_changes(header, header) == ()
 
 
 def test_equal_logs_are_equal(written: Writes) -> None:

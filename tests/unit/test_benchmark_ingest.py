@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 
 from appliance.base.geometry import iou
 from appliance.types import Detections
+from benchmarks.ingest import __main__ as ingest
 from benchmarks.ingest import process_tree, report, yolo11n_like
+from benchmarks.ingest.alert_cost import AlertCost
 from benchmarks.ingest.contender import ContenderPlan, vedette_with
 from benchmarks.ingest.decode_everything import DifferenceGate, GreedyTracker
 from benchmarks.ingest.footage import CUTS, FPS, VIEWS, FootageSpec, truth_of
@@ -229,6 +231,29 @@ def test_a_ratio_is_held_against_its_bar() -> None:
     message = report.ratios([row("ours", 1.0), row("theirs", 2.0)], "ours", "theirs")
     assert "0.50 x theirs (bar 0.28: MISSED)" in message
     assert "met" in report.ratios([row("ours", 0.5), row("theirs", 2.0)], "ours", "theirs")
+
+
+@pytest.mark.parametrize(("cpu_s", "status"), [(1.0, 0), (9.0, 1)])
+def test_a_missed_bar_is_the_exit_status(
+    cpu_s: float, status: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def measure(setting: Setting, factory: object, *_: object) -> Measured:
+        return Measured(1.0, 1.0, cpu_s if factory is ingest.vedette else 10.0, 0.0, 0, 900, 0, 1, Score())
+
+    monkeypatch.setattr(ingest, "prepare", lambda *_: None)
+    monkeypatch.setattr(ingest, "measure", measure)
+    assert ingest.main(["--scenes", "mixed"]) == status
+    assert (": MISSED)" in capsys.readouterr().out) == bool(status)
+
+
+@pytest.mark.parametrize(("with_s", "status"), [(3.0, 0), (9.0, 1)])
+def test_alerts_that_cost_too_much_are_the_exit_status(
+    with_s: float, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cost = AlertCost(10, 100.0, {"core": with_s}, {"core": 0.0})
+    monkeypatch.setattr(ingest, "prepare", lambda *_: None)
+    monkeypatch.setattr(ingest, "measure_alerts", lambda *_: cost)
+    assert ingest.main(["--scenes", "alerts"]) == status
 
 
 def test_each_latency_is_held_against_its_own_bar() -> None:

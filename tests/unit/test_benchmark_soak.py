@@ -11,7 +11,7 @@ import pytest
 from benchmarks.soak.__main__ import told
 from benchmarks.soak.checks import StatusSample, evaluate, log_findings, slope
 from benchmarks.soak.fault_plan import AT_ONCE, LASTING, LONG, SHORT, Fault, make
-from benchmarks.soak.soak_record import OtherSoak, SoakRecord
+from benchmarks.soak.soak_record import OtherSoak, SoakRecord, UnusableRecord
 
 BEGUN = 5000.0
 STALL = Fault("stall", "yard", 20.0, 40.0)
@@ -213,3 +213,52 @@ def test_a_record_of_another_soak_is_refused(tmp_path: Path) -> None:
     played(SoakRecord(tmp_path / "soak.jsonl", SETTINGS), (0, 20))
     with pytest.raises(OtherSoak, match="name another file"):
         SoakRecord(tmp_path / "soak.jsonl", {**SETTINGS, "seed": 8})
+
+
+@pytest.mark.parametrize("text", ["notes of mine\n", "[1]\n", '{"hours": 1}\n', '{"settings": {"ho', "\xff\xfe\n"])
+def test_a_file_that_is_no_record_is_refused_and_left_as_it_is(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_bytes(text.encode("latin-1"))
+    with pytest.raises(UnusableRecord, match=r"notes\.txt is no record of a soak: name another file, or remove it"):
+        SoakRecord(path, SETTINGS)
+    assert path.read_bytes() == text.encode("latin-1")
+
+
+@pytest.mark.parametrize("damaged", ['{"sample": {"t": 50', "\0\0\0", "3", '{"sample": {"who": 1}}', '{"sample": 4}'])
+def test_a_damaged_line_in_the_middle_is_refused_with_its_number(damaged: str, tmp_path: Path) -> None:
+    path = tmp_path / "soak.jsonl"
+    played(SoakRecord(path, SETTINGS), (0, 20))
+    lines = path.read_text().splitlines()
+    lines[5] = damaged
+    kept = "\n".join(lines) + "\n"
+    path.write_text(kept)
+    with pytest.raises(UnusableRecord, match=r"soak\.jsonl: line 6 is damaged: name another file, or remove that line"):
+        SoakRecord(path, SETTINGS)
+    assert path.read_text() == kept
+    path.write_text("\n".join(lines[:5]) + "\n")
+    assert len(SoakRecord(path, SETTINGS).parts[0].samples) == 3, "as the message says"
+
+
+def test_a_kill_while_a_torn_line_is_removed_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "soak.jsonl"
+    played(SoakRecord(path, SETTINGS), (0, 20))
+    whole = path.read_text()
+    path.write_text(whole + '{"sample": {"t": 50')
+
+    def killed(self: Path, *_: object, **__: object) -> int:
+        with self.open("w") as file:
+            file.write('{"sett')
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", killed)
+        with pytest.raises(KeyboardInterrupt):
+            SoakRecord(path, SETTINGS)
+    assert len(SoakRecord(path, SETTINGS).parts[0].samples) == 20
+    assert path.read_text() == whole
+
+
+def test_a_record_without_a_part_has_nothing_to_judge(tmp_path: Path) -> None:
+    SoakRecord(tmp_path / "soak.jsonl", SETTINGS)
+    with pytest.raises(UnusableRecord, match="nothing was played"):
+        SoakRecord(tmp_path / "soak.jsonl", SETTINGS).judge([STALL], 45.0)

@@ -91,6 +91,18 @@ def test_a_new_password_is_one_form_away_and_the_rest_stays(box: Box) -> None:
     assert [rule.name for rule in box.cameras["gate"].rules] == ["intruder"]
 
 
+@pytest.mark.parametrize("fallback", [True, False])
+def test_the_page_shows_what_the_file_says_of_a_camera_s_fallback_and_takes_it_back(
+    box: Box, *, fallback: bool
+) -> None:
+    path = ["cameras", "gate", "decode", "fallback"]
+    box.post("/settings", changes=[{"path": path, "value": fallback}])
+    shown = box.page("/cameras/gate/settings").partition('<select id="cameras-gate-decode-fallback"')[2]
+    assert f'<option value="{str(fallback).lower()}" selected>' in shown.partition("</select>")[0]
+    box.post("/settings", changes=[{"path": path, "remove": True}])
+    assert box.cameras["gate"].decode.fallback is None
+
+
 def test_another_camera_takes_its_place_with_the_same_zones(box: Box) -> None:
     box.post("/setup/cameras/gate", url="rtsp://192.168.1.77/live", detect_url="rtsp://192.168.1.77/sub")
     assert (box.cameras["gate"].url, box.cameras["gate"].detect_url) == (

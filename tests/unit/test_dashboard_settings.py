@@ -330,6 +330,27 @@ def test_a_change_says_what_it_deletes_and_takes_before_it_is_made(settings: Fix
     assert faster == ["While something moves everywhere, the detector looks 10 times a second instead of 5 times."]
 
 
+def test_a_recording_that_begins_or_ends_says_what_room_it_takes(settings: Fixture) -> None:
+    """The hours for which it is kept stay the same; what is recorded does not."""
+    site, now = settings.site, settings.site.clock.now()
+    mode = ["cameras", "gate", "record"]
+    settings.post("", {"path": mode, "value": "pre_roll"})
+    unknown = "How much room the recording then takes is not yet known: that needs an hour of video."
+    assert settings.post("/check", {"path": mode, "value": "continuous"})["cost"] == [unknown]
+    row = SegmentRow(
+        camera="gate", path="segments/gate/2.mp4", t_start=now - 7200, t_end=now - 3600,
+        bytes=10**9, frames=1, codec="h264", size=(320, 240), complete=True,
+    )  # fmt: skip
+    SegmentStore(site.db).put(row)
+    text = "At today's rate the recording then takes {} instead of {}; all together may take 50.0 GB."
+    cost = settings.post("/check", {"path": mode, "value": "continuous"})["cost"]
+    assert cost == [text.format("24.0 GB", "0 B")]
+    back = settings.http.get("/api/v1/settings/versions/1").json()["cost"]
+    assert back == [text.format("24.0 GB", "0 B")], "the first version records continuously"
+    settings.post("", {"path": mode, "value": "continuous"})
+    assert settings.post("/check", {"path": mode, "value": "pre_roll"})["cost"] == [text.format("0 B", "24.0 GB")]
+
+
 def test_the_consent_of_a_camera_says_how_many_pictures_it_is_about(settings: Fixture) -> None:
     site, t = settings.site, settings.site.clock.now() - 600
     for number in range(4):

@@ -137,7 +137,7 @@ def test_each_decision_has_a_number_of_its_own_and_a_status() -> None:
             for named in re.findall(r"\d+", status[1]):
                 assert int(named) <= 1000
     assert len(numbers) == len(set(numbers)) > 100
-    assert sum(len(page.read_text(encoding="utf-8").splitlines()) for page in DECISIONS) <= 500
+    assert sum(len(page.read_text(encoding="utf-8").splitlines()) for page in DECISIONS) <= 370
 
 
 def test_a_decision_that_code_or_a_page_names_is_there() -> None:

@@ -4,30 +4,35 @@ measures what it comes to."""
 from __future__ import annotations
 
 import json
+import linecache
 import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from appliance import config
+from appliance.core import app
 from benchmarks.memory import watch
 
 # Each in a process of its own, as they run. Not of ours alone: a new version of a library may bring more with it.
 # 920 before pages and subjects of the API got modules of their own: 23 more files, no more code.
-MODULES_MAX = {"appliance.core.app": 950, "appliance.ingest.__main__": 590}
+MODULES_MAX = {"appliance.core.app": 910, "appliance.ingest.__main__": 560}
 ONLY_WHERE_ASKED = {
     "apprise", "cryptography", "hailo_platform", "httpx", "nacl", "onnxruntime", "openvino", "paho", "pynvml", "rich",
     "segno", "torch",
 }  # fmt: skip
 NEVER = {
     # Pixels are decoded, redacted and encoded in the media sandbox.
-    "appliance.core.app": {"appliance.mqtt.publisher", "av", "cv2", "numpy", "pydantic.v1.main"},
+    "appliance.core.app": {
+        "appliance.mqtt.publisher", "av", "click", "cv2", "multiprocessing", "numpy", "pydantic.v1.main",
+    },
     # It is handed its settings by the core, and speaks to nobody else.
     "appliance.ingest.__main__": {
         "appliance.config.notify_targets", "appliance.config.site_file", "appliance.wire", "argparse", "asyncio",
-        "fastapi", "nats", "sqlite3", "ssl", "starlette", "uvicorn", "yaml",
+        "email", "fastapi", "importlib.metadata", "nats", "numpy.ma", "sqlite3", "ssl", "starlette", "uvicorn", "yaml",
     },
 }  # fmt: skip
 
@@ -60,6 +65,23 @@ print(count, before - sys.getallocatedblocks(), share_methods())
     assert again == 0
 
 
+@pytest.mark.parametrize(("module", "objects_min"), [("appliance.core.app", 8000), ("appliance.ingest.__main__", 5000)])
+def test_what_imports_leave_behind_is_freed_and_the_next_import_works(module: str, objects_min: int) -> None:
+    """Python objects: 10,800 in the core and 6,600 in ingest, 1.2 and 0.8 MB."""
+    code = f"""
+import gc, sys, {module}
+from appliance.base.import_leftovers import free_import_leftovers
+gc.collect()
+before = sys.getallocatedblocks()
+free_import_leftovers()
+gc.collect()
+print(before - sys.getallocatedblocks())
+import wave
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(done.stdout) >= objects_min
+
+
 def test_the_models_of_the_api_get_their_validators_with_the_first_request() -> None:
     """2 MB of the core, for as long as nobody opens their pages. Of two of them a default is made while loading."""
     code = """
@@ -70,6 +92,102 @@ print(len(made) > 100, *sorted(each.__name__ for each in made if each.__pydantic
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["True", "PoolItem", "PreferenceItem"]
+
+
+def test_the_models_of_an_openapi_document_are_built_with_the_first_one() -> None:
+    """2 MB of the core. One of them FastAPI uses while it is loaded; models of others are built as ever."""
+    code = """
+import appliance.core.app
+from fastapi import FastAPI
+from fastapi.openapi import models
+from pydantic import BaseModel
+kinds = [each for each in vars(models).values() if isinstance(each, type) and issubclass(each, BaseModel)]
+print(len(kinds) > 30, sum(each.__pydantic_complete__ for each in kinds))
+class Own(BaseModel):
+    n: int = 1
+app = FastAPI()
+app.get("/own")(lambda: Own())
+print(Own.__pydantic_complete__, "/own" in app.openapi()["paths"], models.OpenAPI.__pydantic_complete__)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "1", "True", "True", "True"]
+
+
+def test_no_package_has_a_say_in_how_messages_are_validated() -> None:
+    """pydantic's search for its plug-ins would load what reads the metadata of packages: 2 MB of ingest."""
+    code = "import appliance, sys; from pydantic.plugin._loader import get_plugins; import pydantic.main; "
+    code += "print(get_plugins(), 'importlib.metadata' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["()", "False"]
+
+
+TABLE = """
+import ctypes
+from appliance.base import json_lines
+from appliance.config import IngestConfig
+from appliance.types import FrameBoxes
+class Memory(ctypes.Structure):
+    _fields_ = [(str(n), ctypes.c_size_t) for n in range(10)]
+libc = ctypes.CDLL(None)
+libc.mallinfo2.restype = Memory
+def held():
+    memory = libc.mallinfo2()
+    return getattr(memory, "4") + getattr(memory, "7")  # hblkhd, uordblks
+line = json_lines.encode_ingest(FrameBoxes(camera="gate", seq=1, frame=1, t=1.5, looked=False, objects=()))
+before = held()
+assert json_lines.decode_ingest(line).camera == "gate"
+site = IngestConfig.model_validate_json(b'{"storage": {"dir": "data"}, "cameras": {"gate": {"url": "rtsp://a/b"}}}')
+assert list(site.cameras) == ["gate"]
+print(held() - before)
+"""
+
+
+def test_texts_of_messages_are_kept_in_no_table() -> None:
+    """Of 262,144 bytes in the core and in ingest, for texts that come again."""
+    run = subprocess.run([sys.executable, "-c", TABLE], capture_output=True, text=True, check=True)
+    assert int(run.stdout) < 100_000
+
+
+def test_the_server_of_the_pages_has_no_command_line() -> None:
+    """It would load click and multiprocessing: 1.6 MB of the core."""
+    code = "import appliance.web, uvicorn; print(uvicorn.Server.__module__, uvicorn.Config.__module__, uvicorn.run)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["uvicorn.server", "uvicorn.config", "None"]
+
+
+GATE = """
+import sys, numpy as np
+from appliance.motion.motion_gate import MotionGate
+gate, noise = MotionGate(), np.random.default_rng(0)
+for _ in range(5):
+    gate.measure(noise.integers(90, 110, (270, 480), np.uint8))
+print("numpy.ma" in sys.modules)
+"""
+
+
+def test_the_motion_gate_loads_no_masked_arrays() -> None:
+    """np.median does with its first call: 1.2 MB of ingest."""
+    run = subprocess.run([sys.executable, "-c", GATE], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == ["False"]
+
+
+def test_the_lines_of_source_files_that_fastapi_reads_are_forgotten() -> None:
+    """Of each page's function, for tracebacks, which read them again: 0.3 MB after ten pages."""
+    assert linecache.getline(str(Path(__file__)), 1)
+    app._give_memory_back(SimpleNamespace(readers=SimpleNamespace(close_spare=lambda: None)))
+    assert not linecache.cache
+
+
+def test_a_language_is_read_when_somebody_reads_it() -> None:
+    """German takes 1 MB of the core."""
+    code = """
+import appliance.dashboard
+from appliance.web import texts
+german = texts.catalogues()["de"]
+print(german.name, len(vars(german.messages)), german.text("Downloaded"), len(vars(german.messages)))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["Deutsch", "1", "Heruntergeladen", "2"]
 
 
 TRIAL = """

@@ -224,6 +224,16 @@ def test_only_the_exporter_imports_what_is_agpl() -> None:
 HOUR_S, DAY_S = 3600.0, 86400.0
 
 
+def test_clips_beside_a_site_are_refused_and_not_ignored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = tiny.yolo(tmp_path / "tiny.onnx", THINGS, ["person", "car"])
+    both = ["--site", str(tmp_path / "site.yaml"), "--clip", "gate.mp4", "--out", str(tmp_path / "out")]
+    assert export.main(["variant", str(model), "--kind", "int8", *both]) == 2
+    assert "--site and --clip are both given: calibrate on one of them" in capsys.readouterr().err
+    assert hailo_recipe.main(["yolox_s_leaky", *both]) == 2
+    assert "--site and --clip are both given: calibrate on one of them" in capsys.readouterr().out
+    assert not (tmp_path / "out").exists()
+
+
 def test_the_recording_is_sampled_over_cameras_and_hours_of_the_day(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from appliance.media.frames import MOTION_WIDTH_MAX, FrameConverter
-from appliance.motion.motion_gate import TUNING, Motion, MotionGate
+from appliance.motion.motion_gate import TUNING, Motion, MotionGate, _median_of
 
 RNG = np.random.default_rng(1)
 YARD = RNG.integers(40, 200, (90, 160)).astype(np.uint8)
@@ -298,3 +298,9 @@ def test_an_eager_gate_waits_for_no_evidence_in_rain_either() -> None:
         first[eager] = [motion.priority > 0 for motion in yard.lived(gate, 6, walker(4, 8, x=300, y=200))].index(True)
         assert (gate.threshold == TUNING.blobs.threshold_min) == eager
     assert first[True] == 0 < first[False]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 10, 2025, 3600])
+def test_its_median_is_that_of_numpy(count: int) -> None:
+    values = RNG.normal(0, 40, count).astype(np.float32)
+    assert _median_of(values.copy()) == float(np.median(values))

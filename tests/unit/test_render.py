@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import wave
 from dataclasses import astuple, replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from appliance.base.box_arrays import iou_matrix
+from fixtures.render import judge
 from fixtures.render.camera import Camera
 from fixtures.render.film import Stage
 from fixtures.render.human import walking
@@ -157,6 +159,26 @@ def test_rows_survive_the_file(tmp_path: Path) -> None:
     rows = [Row(1, 2, 10, 20, 30, 60, 1, 0.5), Row(2, 5, 0, 0, 200, 100, 2, 1.0)]
     write_rows(tmp_path / "gt.txt", rows)
     assert read_rows(tmp_path / "gt.txt") == rows
+
+
+def test_judge_says_what_is_wrong_with_a_clip(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    empty, silent = tmp_path / "empty.mp4", tmp_path / "silent.wav"
+    empty.touch()
+    with wave.open(str(silent), "wb") as sound:
+        sound.setparams((1, 2, 8000, 0, "NONE", ""))
+        sound.writeframes(bytes(16000))
+    truth = tmp_path / "gt.txt"
+    write_rows(truth, [])
+    for clip, said in (
+        (empty, "empty.mp4"),
+        (silent, "silent.wav: there is no picture"),
+        (tmp_path / "x.mp4", "x.mp4"),
+    ):
+        assert judge.main([str(clip), "--gt", str(truth)]) == 2
+        assert said in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        judge.main([str(empty), "--every", "0"])
+    assert "`0` is no number of frames: write a whole number from 1" in capsys.readouterr().err
 
 
 def test_judge_counts_a_miss_a_hit_and_a_false_alarm() -> None:

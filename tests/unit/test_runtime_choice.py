@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
 import json
 import sys
 from collections.abc import Callable, Sequence
@@ -403,6 +404,18 @@ def test_a_child_that_gives_no_answer_costs_the_choice_not_the_start(
     assert "did not answer" in caplog.text
 
 
+def test_a_child_that_crashes_is_reported_with_what_it_said_last(
+    place: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place(AS_GOOD)
+    crashes = tmp_path / "python"
+    crashes.write_text("#!/bin/sh\necho 'Traceback' >&2\necho 'ImportError: libcudart.so.12' >&2\nexit 1\n")
+    crashes.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(crashes))
+    with pytest.raises(ModelError, match=r"did not answer: it ended with 1: ImportError: libcudart\.so\.12$"):
+        runtime_choice.measure_in_child(SETTINGS, runtime_choice.candidates_for(SETTINGS))
+
+
 def test_bf16_is_offered_where_the_cpu_multiplies_it_and_refused_elsewhere(
     place: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -442,6 +455,48 @@ def test_another_library_on_the_cpu_has_to_be_worth_its_memory(cost_ms: dict[str
         if (words := name.split())
     }
     assert str(runtime_choice._fastest(ways)) == chosen
+
+
+def test_a_row_says_what_was_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fastest way of the file's own library is what OpenVINO has to halve, not the file's own way."""
+    costs = {"onnx fp32": 10.0, "onnx int8": 5.0, "openvino int8": 3.0, "openvino fp32": 5.0}
+    ways = tuple(RuntimeCandidate(*name.split()) for name in costs)  # type: ignore[arg-type]
+    monkeypatch.setattr(runtime_choice, "candidates_for", lambda settings: ways)
+    assert str(runtime_choice._fastest(dict(zip(ways, costs.values(), strict=True)))) == "onnx int8"
+    known = RuntimeChoice("onnx", "int8", "cpu", costs, {}, {})
+    asked = SETTINGS.model_copy(update={"backend": "auto"})
+    rows = {each.way: each for each in runtime_choice.runtime_options(asked, known)}
+    assert [(each.state, each.reason) for each in map(rows.__getitem__, costs)] == [
+        ("slower", ""),
+        ("chosen", "as accurate; what is quicker saves too little"),
+        ("not taken", "saves less than 50% of the time of onnx int8, and takes more memory"),
+        ("not taken", "no quicker than onnx int8"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("device", "precision", "way", "reason"),
+    [
+        ("cpu", "auto", "onnx cuda fp32", "detector.device is cpu; "
+         "detector {backend: onnx, device: cuda, precision: fp32} takes it"),
+        ("cpu", "auto", "onnx cuda fp16", "detector.device is cpu, not known to be as accurate; "
+         "detector {backend: onnx, device: cuda, precision: fp16} takes it"),
+        ("cpu", "int8", "onnx cuda fp32", "detector.device is cpu, detector.precision is int8; "
+         "detector {backend: onnx, device: cuda, precision: fp32} takes it"),
+        ("cuda", "auto", "onnx int8", "detector.device is cuda; "
+         "detector {backend: onnx, device: cpu, precision: int8} takes it"),
+    ],
+)  # fmt: skip
+def test_what_the_site_file_leaves_out_is_not_called_inaccurate(
+    device: str, precision: str, way: str, reason: str, place: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place(AS_GOOD)
+    monkeypatch.setattr(runtime_choice, "accelerators", lambda: (Accelerator("cuda", "/dev/nvidia0"),))
+    monkeypatch.setattr(runtime_choice, "installed_version", lambda backend: "1" if backend == "onnx" else "")
+    monkeypatch.setattr(runtime_choice, "_is_to_be_had", lambda model, way: True)
+    asked = SETTINGS.model_copy(update={"backend": "auto", "device": device, "precision": precision})
+    (row,) = (each for each in runtime_choice.runtime_options(asked, None) if each.way == way)
+    assert (row.state, row.reason) == ("left out", reason)
 
 
 def test_bfloat16_is_openvinos_where_onnx_runtime_has_no_such_products(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -509,3 +564,23 @@ def test_jobs_on_the_recording_run_the_network_as_the_appliance_does(
     for settings in (SETTINGS, SETTINGS.model_copy(update={"precision": "fp32"}), DetectorConfig(model="other")):
         sandboxed_jobs._loading(way)(settings)
     assert loaded == ["int8", "fp32", "auto"], "a kept scenario that leaves it open, one that does not, another network"
+
+
+def test_versions_of_packages_are_those_that_their_metadata_tell() -> None:
+    """Without `importlib.metadata`, which is 2 MB in ingest: of every package that is installed here."""
+    names = {each.name for each in importlib.metadata.distributions()}
+    assert "onnxruntime" in names
+    assert {name: runtime_choice.package_version(name) for name in names} == {
+        name: importlib.metadata.version(name) for name in names
+    }
+    assert runtime_choice.package_version("no-such-package") == ""
+
+
+def test_a_package_of_the_system_may_tell_its_version_in_the_old_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "not there"), str(tmp_path)])
+    (tmp_path / "tensor_rt-10.3.0-py3.10.egg-info").mkdir()
+    (tmp_path / "TensorRT.Lean-10.4.0.dist-info").mkdir()
+    assert runtime_choice.package_version("tensor-rt") == "10.3.0"
+    assert runtime_choice.package_version("tensorrt_lean") == "10.4.0"

@@ -6,6 +6,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from appliance.config import SiteConfig
@@ -75,6 +76,36 @@ def test_each_form_reads_each_of_its_keys_with_its_default_and_limits() -> None:
     assert shown["cameras.gate.detect.fps"].value == 5
     assert shown["mqtt.password"].kind == "secret"
     assert shown["decode.hardware"].kind == "choice"
+
+
+@pytest.mark.parametrize("fallback", [True, False])
+def test_a_switch_that_may_be_empty_shows_what_the_file_says(*, fallback: bool) -> None:
+    gate = {"url": "rtsp://a/b", "decode": {"fallback": fallback}}
+    site = SiteConfig.model_validate({"cameras": {"gate": gate}})
+    words = FieldWords("cameras.gate.decode.fallback", "Fallback", "", "")
+    item = field_of(words, site, {"cameras": {"gate": gate}}, {})
+    assert (item.value, item.choices) == (str(fallback).lower(), ("true", "false"))
+
+
+def test_what_the_file_says_is_shown_though_it_is_not_offered() -> None:
+    """Names of classes, or a network for the recheck, that come from a file of one's own."""
+    detector = {"labels": "/etc/vedette/names.txt", "model": "mine.onnx"}
+    data = {"cameras": {}, "detector": detector, "second_look": {"model": "large.onnx"}}
+    site = SiteConfig.model_validate(data)
+    shown = {each.key: each for each in fields_of(forms()["detection"], site, data, ["auto", "vedette-nano"])}
+    for key, value in (
+        ("detector.labels", "/etc/vedette/names.txt"),
+        ("detector.model", "mine.onnx"),
+        ("second_look.model", "large.onnx"),
+    ):
+        assert shown[key].value == shown[key].choices[-1] == value
+
+
+def test_every_choice_that_has_a_value_shows_it() -> None:
+    site = SiteConfig.model_validate({"cameras": {"gate": {"url": "rtsp://a/b"}}})
+    for form in forms().values():
+        for each in fields_of(form, site, {}, ["auto"], "gate"):
+            assert each.kind != "choice" or each.value in (None, *each.choices), each.key
 
 
 def test_a_form_never_names_a_key_that_only_the_file_changes() -> None:

@@ -17,6 +17,7 @@ pytest.importorskip("onnx", reason="export needs onnx: pip install '.[train]'")
 
 from appliance.detect.network_detector import NetworkDetector  # noqa: E402
 from appliance.detect.onnx_runtime import OnnxRuntime  # noqa: E402
+from models.train import run  # noqa: E402
 from models.train.assign import Truth, assign  # noqa: E402
 from models.train.export import Delivered, export  # noqa: E402
 from models.train.imitate import Imitation  # noqa: E402
@@ -251,13 +252,24 @@ def test_a_machine_with_pytorch_and_opencv_alone_can_train() -> None:
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 
+def test_a_trial_that_never_leaves_its_warm_up_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["--index", str(tmp_path), "--out", str(tmp_path / "run"), "--steps", "300"]
+    assert run.main(asked) == 2
+    assert (
+        "--warmup 500 never ends within --steps 300: add --warmup 30, or take more --steps" in capsys.readouterr().err
+    )
+    assert run.main([*asked, "--warmup", "30"]) == 2
+    assert "--warmup" not in capsys.readouterr().err, "there is no set"
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.timeout(300)
 def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path: Path) -> None:
     painted(tmp_path / "set", 16)
     surroundings = {**os.environ, "OMP_NUM_THREADS": "1"}
-    whole = command(tmp_path / "set", tmp_path / "whole", 24)
+    whole = command(tmp_path / "set", tmp_path / "whole", 14)
     subprocess.run(whole, cwd=ROOT, env=surroundings, check=True, capture_output=True)
-    cut = command(tmp_path / "set", tmp_path / "cut", 24)
+    cut = command(tmp_path / "set", tmp_path / "cut", 14)
     with subprocess.Popen(cut, cwd=ROOT, env=surroundings, stderr=subprocess.DEVNULL, start_new_session=True) as run:
         until(lambda: len(lines(tmp_path / "cut")) >= 7 or run.poll() is not None, 120)  # 5 is saved, 3 is mid-epoch
         assert run.poll() is None
@@ -265,9 +277,9 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path: Path) -> None
     subprocess.run(cut, cwd=ROOT, env=surroundings, check=True, capture_output=True)
     both = [[(row["step"], row["total"], row["rate"]) for row in lines(tmp_path / name)] for name in ("whole", "cut")]
     assert both[0] == both[1]
-    assert [step for step, _, _ in both[1]] == list(range(1, 25))
+    assert [step for step, _, _ in both[1]] == list(range(1, 15))
     states = [torch.load(tmp_path / name / "last.pt", weights_only=True) for name in ("whole", "cut")]
-    assert states[0]["step"] == states[1]["step"] == 24
+    assert states[0]["step"] == states[1]["step"] == 14
     for part in (lambda state: state["network"], lambda state: state["ema"]["network"]):
         assert all(torch.equal(value, part(states[1])[name]) for name, value in part(states[0]).items())
     other = [*cut[:-2], "--average", "0.5"]
