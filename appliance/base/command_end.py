@@ -61,6 +61,7 @@ def run_to_end(run: Callable[[], int]) -> int:
     Ctrl-C and a reader that closes early (`| head`) end it quietly; a full disk behind `>` is a fault. Characters that
     the terminal cannot show are escaped.
     """
+    _open_closed_streams()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
@@ -99,6 +100,19 @@ def os_error_text(error: OSError) -> str:
     """Return the file and the system's reason, without numbers and quotes."""
     reason = error.strerror or str(error) or type(error).__name__
     return f"{os.fsdecode(error.filename)}: {reason}" if isinstance(error.filename, (str, bytes)) else reason
+
+
+def _open_closed_streams() -> None:
+    """Open the null device in place of a standard stream that was closed (`>&-`), which Python calls None.
+
+    Else the next file that is opened, such as the database, gets its number, and a library that prints would write
+    into that file.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            stream = Path(os.devnull).open(mode)  # noqa: SIM115 - it stays open as long as the process lives
+            os.set_inheritable(stream.fileno(), True)
+            setattr(sys, name, stream)
 
 
 def _drop_output() -> None:

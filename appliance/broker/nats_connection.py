@@ -295,7 +295,7 @@ def explain(error: Exception | None, otherwise: str, address: BrokerConfig) -> s
     """Why there is no connection (any more), so that a person can act; without secrets."""
     text = str(error).lower()
     if isinstance(error, nats.errors.AuthorizationError) or "authorization" in text or "authentication" in text:
-        return "it refused us (wrong token, credentials or password)"
+        return _unreadable_identity(address) or "it refused us (wrong token, credentials or password)"
     if isinstance(error, ssl.SSLError):
         return f"its TLS certificate or handshake failed ({error.reason or 'TLS error'}); is tls_ca right?"
     if isinstance(error, _seed_errors()):
@@ -313,6 +313,17 @@ def explain(error: Exception | None, otherwise: str, address: BrokerConfig) -> s
     if error is None or not str(error):
         return otherwise
     return _without(str(error), address)
+
+
+def _unreadable_identity(address: BrokerConfig) -> str:
+    """Say which file of our identity cannot be read; '': all can, or none is named.
+
+    nats-py reads them only for a server that asks for a signature. Any other refuses us without them.
+    """
+    for path in (address.credentials, address.nkey):
+        if path is not None and not (path.is_file() and os.access(path, os.R_OK)):
+            return f"it refused us, and {path} is no file that this user can read (credentials, nkey)"
+    return ""
 
 
 def _without(text: str, address: BrokerConfig) -> str:

@@ -29,6 +29,8 @@ def backup_command(site_file: Path, out: Path, *, evidence: bool, secrets: bool)
     site = config.load(site_file)
     source = BackupSource(site_file, site.storage.dir.absolute(), SystemClock(), variables(site_file))
     passphrase = _passphrase("Passphrase for the secrets: ", twice=True) if secrets else ""
+    if secrets and not passphrase:
+        raise UsageError("no passphrase came: type it at a terminal, or give it as the first line of standard input")
     made = write_backup(source, out, evidence=evidence, passphrase=passphrase)
     print(f"{out}: {out.stat().st_size} bytes, {made.alerts} alerts, {made.users} users")
     if made.hidden:
@@ -44,9 +46,13 @@ def restore_command(backup: Path, site_file: Path, storage: Path | None, *, othe
         root = (storage or config.load(site_file).storage.dir).absolute()
     except ConfigError as error:
         raise UsageError(f"where to? The site file does not say it ({error}): name the folder with --storage") from None
-    root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if site_file.is_dir():
+        raise UsageError(f"{site_file} is a folder: name the site file in it")
+    if root.exists() and not root.is_dir():
+        raise UsageError(f"{root} is a file: the storage is a folder")
     with BackupReader(backup) as reader:
         sealed = reader.manifest.secrets == "sealed"
+    root.mkdir(mode=0o700, parents=True, exist_ok=True)
     passphrase = _passphrase("Passphrase of its secrets: ") if sealed else ""
     target = RestoreTarget(site_file, root, SystemClock(), {name: value for name, value in os.environ.items() if value})
     ready = stage(target, backup, passphrase=passphrase, other_site=other_site, who="vedette restore")

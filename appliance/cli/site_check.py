@@ -96,6 +96,7 @@ def _findings(site: SiteConfig, lines: Lines, options: Sequence[RuntimeOption], 
     if not site.cameras:
         yield Finding("cameras", "warning", "no camera yet: add one on the dashboard, or here")
     yield from _addresses(site)
+    yield from _broker_files(site)
     if contact:
         answers = _probed(site)
         yield from (_camera(each) for each in answers)
@@ -313,6 +314,14 @@ def _together(answers: list[_Answer], loads: list[DetectorLoad]) -> Iterator[Fin
     if busy:
         text += "; cameras will be overloaded: a smaller detect_url, a lower detect.fps, or fewer cameras"
     yield Finding("machine", "warning" if busy else "ok", text)
+
+
+def _broker_files(site: SiteConfig) -> Iterator[Finding]:
+    """Find files of the uplink that cannot be read: without them nothing would ever leave the outbox."""
+    for key in ("credentials", "nkey", "tls_ca", "tls_cert", "tls_key"):
+        path: Path | None = getattr(site.uplink, key, None)
+        if path is not None and not (path.is_file() and os.access(path, os.R_OK)):
+            yield Finding(f"uplink.{key}", "wrong", f"{path} is no file that this user can read")
 
 
 def _broker(url: str) -> Finding:

@@ -15,7 +15,9 @@ NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def secrets_path(site_file: Path) -> Path:
-    """Beside the site file, under its name: `site.yaml` has `site.secrets`."""
+    """Beside the site file, under its name: `site.yaml` has `site.secrets`. Raises ConfigError: `.` has none."""
+    if not site_file.name:
+        raise ConfigError(str(site_file), ["a folder: name the file in it"])
     return site_file.with_suffix(".secrets")
 
 

@@ -74,6 +74,8 @@ VIEW_IDLE_S = 60.0  # after which the child that decodes for the live view ends
 
 def run_command(site_file: Path | None, listen: str | None) -> int:
     """Run the appliance; put a restored backup in place first. Returns the exit code."""
+    if site_file is not None and listen is not None:
+        raise UsageError(f"--listen is for the first run, without --config: set dashboard.host in {site_file}")
     path = site_file or first_site_file(Path("site.yaml").absolute(), listen)
     site = site_config.load(path)
     if apply_ready(path, site.storage.dir.absolute()):

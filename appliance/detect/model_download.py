@@ -181,7 +181,11 @@ class ModelDownload:
                 raise PreconditionError(
                     f"{bundle.file} is being pulled by another process into {self._folder}"
                 ) from None
-            yield file
+            try:
+                yield file
+            finally:
+                if not os.fstat(file.fileno()).st_size:  # nothing to go on from
+                    path.unlink(missing_ok=True)
 
     def _check_room(self, wanted: int, bundle: ModelEntry) -> None:
         free = shutil.disk_usage(self._folder).free

@@ -14,7 +14,7 @@ import yaml
 from pydantic import BaseModel, SecretStr
 
 from appliance.base.errors import ConfigError, printable, redact
-from appliance.config.secrets_file import read_secrets
+from appliance.config.secrets_file import read_secrets, secrets_path
 from appliance.config.site_file import SiteConfig
 
 HIDDEN = "***"
@@ -252,7 +252,7 @@ def _secrets_of_value(value: Any) -> Iterator[str]:
 
 def _raw_values(site_file: Path) -> Iterator[str]:
     try:
-        text = site_file.with_suffix(".secrets").read_text(encoding="utf-8", errors="replace")
+        text = secrets_path(site_file).read_text(encoding="utf-8", errors="replace")
     except OSError:
         return
     yield from (line.partition("=")[2] or line for line in text.splitlines())

@@ -100,6 +100,15 @@ def test_a_site_comes_with_credentials(binary: NatsBinary, tmp_path: Path, serve
     assert "refused us" in refused(tmp_path, server, credentials=tmp_path / "wrong.creds")
 
 
+@every_version
+def test_a_file_that_is_not_there_is_named_also_where_the_server_asks_for_a_token(
+    binary: NatsBinary, tmp_path: Path, serve: Serve
+) -> None:
+    server = serve(binary, 'authorization { token: "right" }')
+    for key in ("credentials", "nkey"):
+        assert str(tmp_path / "absent") in refused(tmp_path, server, **{key: tmp_path / "absent"})
+
+
 def openssl(folder: Path, *arguments: str) -> None:
     subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
 

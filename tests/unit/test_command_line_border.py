@@ -7,6 +7,8 @@ import io
 import json
 import os
 import re
+import shlex
+import subprocess
 import sys
 from fractions import Fraction
 from importlib.machinery import ModuleSpec
@@ -321,3 +323,88 @@ def test_a_broker_without_host_or_port_is_refused_in_the_file(
     path.write_text(f"engine: {{kind: redetect}}\nnats: {{url: '{url}'}}\n")
     assert worker(["check", "--config", str(path)]) == 2
     assert "line 2: nats.url: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["check", "."],
+        ["run", "--config", "/"],
+        ["egress", "--config", "."],
+        ["evaluate", "builtin:hog", "--clip", "."],
+    ],
+)
+def test_a_folder_without_a_name_is_no_file(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert _ends(words) == 2
+    assert re.search(r"a folder: name the file in it|no such clip", capsys.readouterr().err)
+
+
+def test_diagnostics_of_a_folder_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "d.zip"
+    assert _ends(["diagnostics", "--config", ".", "--storage", str(tmp_path), "--out", str(out)]) == 2
+    assert "a folder: name the file in it" in capsys.readouterr().err
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("closed", ["<&- >&-", ">&- 2>&-", "2>&-"])
+def test_a_closed_standard_stream_ends_no_command(closed: str, tmp_path: Path) -> None:
+    out = tmp_path / "d.zip"
+    words = [sys.executable, "-m", "appliance", "diagnostics", "--config", _site(tmp_path), "--out", str(out)]
+    done = subprocess.run(f"{shlex.join(words)} {closed}", shell=True, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert out.stat().st_size > 0
+
+
+def test_a_fault_stays_off_standard_output_where_standard_error_is_closed(tmp_path: Path) -> None:
+    words = shlex.join([sys.executable, "-m", "appliance", "check", "--json", str(tmp_path / "gone.yaml")])
+    done = subprocess.run(f"{words} 2>&-", shell=True, capture_output=True, check=False)
+    assert done.returncode == 2
+    assert json.loads(done.stdout)["problems"] == ["no such file"]
+
+
+@pytest.mark.parametrize("line", ["", "\n"])
+def test_a_backup_with_secrets_is_not_made_without_a_passphrase(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(line))
+    out = tmp_path / "b.zip"
+    assert _ends(["backup", "--config", _site(tmp_path), "--out", str(out), "--secrets"]) == 2
+    assert "no passphrase came" in capsys.readouterr().err
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("config", "storage", "words"),
+    [("site.yaml", "new", "is no backup"), ("folder", "new", "is a folder"), ("site.yaml", "b.zip", "is a file")],
+)
+def test_a_restore_that_is_refused_makes_no_folder(
+    config: str, storage: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "b.zip").write_bytes(b"garbage")
+    place = ["--config", str(tmp_path / config), "--storage", str(tmp_path / storage)]
+    assert _ends(["restore", str(tmp_path / "b.zip"), *place]) == 2
+    assert words in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
+
+
+def test_an_address_to_listen_at_is_not_ignored_beside_a_site_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _ends(["run", "--config", _site(tmp_path), "--listen", "0.0.0.0"]) == 2
+    assert "set dashboard.host in" in capsys.readouterr().err
+    assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize(
+    "keys", [("credentials",), ("nkey",), ("tls_ca",), ("tls_cert",), ("tls_cert", "tls_key")], ids=" ".join
+)
+def test_check_names_the_files_of_the_uplink_that_cannot_be_read(
+    keys: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site = Path(_site(tmp_path))
+    files = "".join(f", {key}: {tmp_path / key}" for key in keys)
+    site.write_text(f"{site.read_text()}uplink: {{url: 'tls://127.0.0.1:4222'{files}}}\n")
+    assert main(["check", "--no-probe", "--json", str(site)]) == 2
+    said = json.loads(capsys.readouterr().out)["problems"]
+    assert said == [f"uplink.{key}: {tmp_path / key} is no file that this user can read" for key in keys]

@@ -144,6 +144,8 @@ def labelled_sets(options: EvaluateOptions) -> list[LabelledSet]:
     if options.yolo:
         found.append(read_yolo(options.yolo.resolve().name, options.yolo))
     if options.clip:
+        if not options.clip.is_file():
+            raise UsageError(f"{options.clip}: no such clip")
         truth = options.mot or options.clip.with_suffix(".gt.txt")
         found.append(read_clip(options.clip.stem, options.clip, truth, clips))
     for text in options.named_sets:
