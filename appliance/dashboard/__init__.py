@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from appliance.web import folders, openapi_models
+from appliance.web import folders, load_fastapi
 
-openapi_models.load_unbuilt()
+load_fastapi()
 folders.add(Path(__file__).parent)

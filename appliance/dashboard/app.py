@@ -51,6 +51,7 @@ from appliance.dashboard import (
     savings_page,
     scenarios_api,
     settings_api,
+    settings_page,
     setup_api,
     snooze_api,
     storage_api,
@@ -86,7 +87,7 @@ APIS = (
     setup_api, snooze_api, storage_api, system_api, timeline_api, trials_api, users_api, why_api,
 )  # fmt: skip
 PAGES = (
-    alert_page, alerts_page, cameras_page, savings_page, system_page, users_page, why_page,
+    alert_page, alerts_page, cameras_page, savings_page, settings_page, system_page, users_page, why_page,
 )  # fmt: skip
 ROUTES = (
     *(each.router for each in (*APIS, *PAGES)),
