@@ -10,7 +10,6 @@ import argparse
 import json
 import tempfile
 import time
-from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
@@ -50,6 +49,11 @@ def path_of(camera: int, t: float) -> str:
     return f"segments/cam{camera:02}/day{int(t // 86400)}/{t:.3f}.mp4"
 
 
+def _put_often(segments: SegmentStore, row: SegmentRow, times: int) -> None:
+    for _ in range(times):
+        segments.put(row)
+
+
 def timed(what: str, job: Callable[[], object], table: dict[str, dict[str, float]]) -> None:
     cpu, wall = time.process_time(), time.perf_counter()
     job()
@@ -80,7 +84,7 @@ def measure(rows: int) -> dict[str, dict[str, float]]:
             size=(1, 1), complete=False,
         )  # fmt: skip
         segments = SegmentStore(db)
-        timed("1000 updates of a growing segment", lambda: deque(map(segments.put, [row] * 1000), 0), table)
+        timed("1000 updates of a growing segment", lambda: _put_often(segments, row, 1000), table)
         limits = StorageLimits.of(site.storage, site.cameras)
         timed("forecast and sums for the page", lambda: read_storage(db, root, limits), table)
         timed("start: index against disk (all but the oldest files are gone)", lambda: segments.reconcile(root), table)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
@@ -12,6 +14,8 @@ from appliance.base.config_model import ConfigModel
 
 BROKERS_MAX = 16  # five regions of three servers
 REGION = r"^[a-z0-9-]{1,32}$"
+IDENTITY_FILES: Final = ("credentials", "nkey")
+TLS_FILES: Final = ("tls_ca", "tls_cert", "tls_key")
 
 
 def _checked_url(url: str) -> str:
@@ -84,6 +88,13 @@ class BrokerConfig(ConfigModel):
         parts = [urlsplit(url) for url in (self.url, *(each.url for each in self.urls))]
         found = [token, *(secret for each in parts for secret in (each.username, each.password))]
         return tuple(dict.fromkeys(secret for secret in found if secret))
+
+    def unreadable_files(self, keys: Sequence[str] = (*IDENTITY_FILES, *TLS_FILES)) -> Iterator[tuple[str, Path]]:
+        """Yield the key and path of each file that is named, but is none that this user can read."""
+        for key in keys:
+            path: Path | None = getattr(self, key)
+            if path is not None and not (path.is_file() and os.access(path, os.R_OK)):
+                yield key, path
 
     @property
     def addresses(self) -> tuple[BrokerAddress, ...]:

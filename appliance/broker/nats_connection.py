@@ -19,7 +19,7 @@ import nats.errors
 from nats.aio.client import Client
 from nats.protocol.parser import AWAITING_CONTROL_LINE, AWAITING_MSG_PAYLOAD, Parser
 
-from appliance.base.broker_config import BrokerConfig
+from appliance.base.broker_config import IDENTITY_FILES, BrokerConfig
 from appliance.base.errors import UplinkError, printable
 from appliance.base.tcpinfo import (
     WireBytes,
@@ -320,9 +320,8 @@ def _unreadable_identity(address: BrokerConfig) -> str:
 
     nats-py reads them only for a server that asks for a signature. Any other refuses us without them.
     """
-    for path in (address.credentials, address.nkey):
-        if path is not None and not (path.is_file() and os.access(path, os.R_OK)):
-            return f"it refused us, and {path} is no file that this user can read (credentials, nkey)"
+    for _, path in address.unreadable_files(IDENTITY_FILES):
+        return f"it refused us, and {path} is no file that this user can read (credentials, nkey)"
     return ""
 
 

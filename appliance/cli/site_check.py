@@ -318,10 +318,8 @@ def _together(answers: list[_Answer], loads: list[DetectorLoad]) -> Iterator[Fin
 
 def _broker_files(site: SiteConfig) -> Iterator[Finding]:
     """Find files of the uplink that cannot be read: without them nothing would ever leave the outbox."""
-    for key in ("credentials", "nkey", "tls_ca", "tls_cert", "tls_key"):
-        path: Path | None = getattr(site.uplink, key, None)
-        if path is not None and not (path.is_file() and os.access(path, os.R_OK)):
-            yield Finding(f"uplink.{key}", "wrong", f"{path} is no file that this user can read")
+    for key, path in site.uplink.unreadable_files() if site.uplink is not None else ():
+        yield Finding(f"uplink.{key}", "wrong", f"{path} is no file that this user can read")
 
 
 def _broker(url: str) -> Finding:

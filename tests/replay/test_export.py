@@ -41,9 +41,9 @@ from appliance.store.archive import StorageArchive
 from appliance.store.silent_frames import SilentFrameStore
 from models.train import index
 from tests.support import small_disk as mounted
-from tests.support.gate_site import FIRST, THIRD, config_of, live, our_eye
+from tests.support.gate_site import FIRST, THIRD, config_of, live
 from tests.support.recorded_site import LIFE_T0, Life
-from tests.support.render_family import Once
+from tests.support.render_family import Once, our_eye
 from tests.support.sample_rows import sample_verdict
 
 ROOT = Path(__file__).parents[2]

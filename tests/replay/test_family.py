@@ -20,8 +20,6 @@ import pytest
 import yaml
 from numpy.typing import NDArray
 
-from appliance.base.detector_config import DetectorConfig
-from appliance.detect import detector
 from appliance.detect.detector import ObjectDetector
 from appliance.lab.scenario.scenario_command import ReportTargets, scenario_command
 from appliance.scenario import scenario_runner as scenario_run
@@ -41,6 +39,7 @@ from tests.support.render_family import (
     judged_and_logged,
     loaded,
     log_of,
+    our_eye,
 )
 
 FILES = sorted(
@@ -57,13 +56,13 @@ Change = Callable[[dict[str, Any]], None]
 
 @pytest.fixture(scope="module")
 def eye() -> Once:
-    return Once(detector.load(DetectorConfig()))
+    return our_eye()
 
 
 @pytest.fixture(scope="module")
 def integer_eye() -> Once:
     """The network as `precision: auto` takes it on most CPUs."""
-    return Once(detector.load(DetectorConfig(precision="int8")))
+    return our_eye("int8")
 
 
 def verdict_of(scenario: ScenarioPlan, eye: ObjectDetector) -> ScenarioResult:

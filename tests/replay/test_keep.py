@@ -31,9 +31,9 @@ from appliance.scenario.scenario_result import ScenarioResult
 from appliance.scenario.scenario_runner import DetectorCache
 from appliance.store.retention import Retention
 from tests.support import small_disk as mounted
-from tests.support.gate_site import FIRST, GATE, SECOND, THIRD, config_of, live, our_eye
+from tests.support.gate_site import FIRST, GATE, SECOND, THIRD, config_of, live
 from tests.support.recorded_site import LIFE_T0, Life
-from tests.support.render_family import Once
+from tests.support.render_family import Once, our_eye
 
 ROOT = Path(__file__).parents[2]
 

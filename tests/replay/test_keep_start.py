@@ -11,11 +11,9 @@ import pytest
 import yaml
 from numpy.typing import NDArray
 
-from appliance.base.detector_config import DetectorConfig
 from appliance.base.errors import ConfigError
 from appliance.config import AlertsConfig, SiteConfig
 from appliance.demo.demo_config import BUNDLED
-from appliance.detect import detector
 from appliance.detect.detector import ObjectDetector
 from appliance.keep.scenario_exporter import KeepOptions, ScenarioExporter, what_stood
 from appliance.keep.scenario_file import ReviewedAs, StoodThere
@@ -26,7 +24,7 @@ from appliance.store.alert_rows import AlertRow
 from appliance.types import FrameBoxes, TrackedObject
 from tests.support.block_footage import HEIGHT, WIDTH, block_clip, site
 from tests.support.recorded_site import Life, site_of
-from tests.support.render_family import Once
+from tests.support.render_family import Once, our_eye
 
 CLIPS = Path(__file__).parents[2] / "fixtures" / "clips"
 COMES_T, STANDS_AT, ANOTHER_AT = 12.0, 0.6, 0.85
@@ -230,7 +228,7 @@ def eye() -> Once:
 
     As float32 it gives person 1 of the yard a second number in one recording and not in its replay, by a box's edge.
     """
-    return Once(detector.load(DetectorConfig(precision="int8")))
+    return our_eye("int8")
 
 
 @pytest.mark.parametrize("camera", sorted(BUNDLED))

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import yaml
 
-from appliance.config import DetectorConfig, SiteConfig
-from appliance.detect import detector
+from appliance.config import SiteConfig
 from tests.support.recorded_site import Life, site_of
 from tests.support.render_family import Once
 
@@ -15,10 +14,6 @@ ROOT = Path(__file__).parents[2]
 GATE = ROOT / "fixtures" / "clips" / "gate.mp4"
 # Its alerts. Two come; one of them stays at the wall, and a van comes; two more come.
 FIRST, SECOND, THIRD = 0, 1, 2
-
-
-def our_eye() -> Once:
-    return Once(detector.load(DetectorConfig()))
 
 
 def config_of(root: Path) -> SiteConfig:

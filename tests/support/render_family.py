@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from appliance.base.detector_config import DetectorConfig, Precision
+from appliance.detect import detector
 from appliance.detect.detector import ObjectDetector, VariableInput
 from appliance.ingest.clip_reader import ClipReader
 from appliance.lab import replay_diff_command
@@ -73,6 +75,11 @@ class Once:
         if key not in self._known:
             (self._known[key],) = self._eye.detect([image])
         return self._known[key]
+
+
+def our_eye(precision: Precision = "auto") -> Once:
+    """Return the bundled network; `int8` is what `auto` takes on most CPUs, once it has measured."""
+    return Once(detector.load(DetectorConfig(precision=precision)))
 
 
 class Less:
