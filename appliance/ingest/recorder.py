@@ -27,12 +27,12 @@ logger = logging.getLogger(__name__)
 RETRY_S = 5.0  # after the disk refused
 REPORT_S = 1.0  # of a growing segment to the core: its fragments are shorter, and each report is a write
 HELD_S_MAX = 2.5  # from the last sound to the picture that a segment begins with: above `SOUND_OFF_US_MAX`
-HOLE_S_MAX = 10.0
+HOLE_S_MAX = 120.0
 """Frames that go on after a jump of their clock are kept, unless time went on by more than this many seconds.
 
-A jump comes with a hole where the camera was silent before it. By default, a silence of 5 s ends the connection
-(`stall_timeout_s`), so this is twice the usual limit. A longer hole ends the segment. Frames up to the next key frame
-are lost although detection goes on with them: an alert of these seconds has no still.
+A jump comes with a hole where the camera was silent, or where a slow link delayed frames until the camera dropped some:
+half a minute of a trickling link was seen. A longer hole ends the segment. Frames up to the next key frame are then
+lost although detection goes on with them: an alert of these seconds has no still.
 """
 KEY_FRAME_S_MAX = 300.0  # a stream without one for so long is connected anew: a segment ends only at a key frame
 RING_FULL = 2  # times its bytes: the core, which deletes the oldest, does not run or must keep them
