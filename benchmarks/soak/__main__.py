@@ -24,8 +24,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks.ingest.contender import ROOT
-from benchmarks.ingest.measurement import Setting, prepare
+from benchmarks.ingest.cameras import ROOT, Setting, prepare
 from benchmarks.soak import checks
 from benchmarks.soak.checks import SoakResult
 from benchmarks.soak.fault_plan import LONG, SHORT, Fault, Pace, make
