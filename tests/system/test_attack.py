@@ -33,7 +33,9 @@ def test_some_hundred_tries_find_nothing(tmp_path: Path, size: Size) -> None:
     assert parts["sockets"].answers["silent"] == size.idle
 
 
-@pytest.mark.parametrize("path", ["/api/v1/system/diagnostics.zip", "/fragments/health/0", "/api/v1/cameras", "/api/v1/stream"])
+@pytest.mark.parametrize(
+    "path", ["/api/v1/system/diagnostics.zip", "/fragments/health/0", "/api/v1/cameras", "/api/v1/stream"]
+)
 def test_an_answer_on_a_connection_that_is_kept_is_no_hang(tmp_path: Path, path: str) -> None:
     """A folded header behind `Connection: close` makes it another value; each kind of answer ends."""
     with furnished(tmp_path, {}, config=config_of(token="correct horse")) as url:
