@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import signal
 import sys
 import tempfile
 import time
@@ -17,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from benchmarks.attack import http_attack, socket_attack, wire_attack
+from benchmarks.attack import http_attack, wire_attack
 from benchmarks.attack.target import CAMERA_SECRET, CANARY, TOKEN, Tally, Target
 
 ALERT_S_MAX = 90.0
@@ -54,7 +55,7 @@ def attack(folder: Path, size: Size, seed: int, say: Callable[[str], None] = lam
         parts += wire_attack.run(target, size.verdicts, size.escalations, size.media, seed)
         for part in parts[2:]:
             say(part.line())
-        parts.append(socket_attack.run(target, size.idle, size.slow))
+        parts.append(http_attack.flood(target, size.idle, size.slow))
         say(parts[-1].line())
         parts.append(_aftermath(target))
         say(parts[-1].line())
@@ -96,6 +97,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--quick", action="store_true", help="some hundred tries instead of over 30,000")
     parser.add_argument("--seed", type=int, default=14)
     options = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # its processes end with it
     began = time.monotonic()
     print(f"{'part':<22} {'tries':>7} {'5xx':>5} {'hangs':>6} {'doors':>6}  answers", flush=True)
     with tempfile.TemporaryDirectory(prefix="vedette-attack-") as folder:
