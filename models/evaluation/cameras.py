@@ -4,7 +4,7 @@ cameras.jsonl beside this file holds one line a picture: repository, commit, pat
 perceptual hash, kind of view, site, persons and ignored regions in shares of the picture. Reference networks proposed
 boxes at a low score (in infrared the difference from an empty frame did, or nobody); each picture was looked at, and
 `proposals` counts what was kept, drawn anew (tightened), added and removed. The pictures stay in the cache.
-`models.train.fence` reads their perceptual hashes: none is learnt from.
+The fence of `models.train.assemble` reads their perceptual hashes: none is learnt from.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ import numpy as np
 from appliance.base.errors import UsageError
 from models.evaluation.public import PERSON, Brought, Pixels, shrunk
 from models.evaluation.sets import SetFault
-from models.train.phash import distances, from_hex, phash
-from models.train.repositories import Repository, find
+from models.train.dataset import distances, from_hex, phash
+from models.train.sources import Repository, find
 
 TABLE = Path(__file__).with_name("cameras.jsonl")
 NAME = "cameras.jsonl"  # of what lies in a cache

@@ -36,7 +36,7 @@ from fixtures.render.noise import Noise
 from fixtures.render.scene import PERSON
 from models.evaluation.kinds import SURE, load
 from models.evaluation.public import Pixels
-from models.train.repositories import find
+from models.train.sources import find
 
 LOOKS_A_SECOND = 5.0  # the appliance's detector.fps
 STAYS_LOOKS = 3  # a track is confirmed after as many

@@ -3,7 +3,7 @@
 The command is python -m models.evaluation.public --clones DIR --out DIR. It brings six kinds of view, from sources that
 are never learnt from, each at a fixed commit (`SOURCES`). The pictures stay in the cache and are never committed; their
 perceptual hashes are (hashes.txt beside this file), and every picture that looks like one of them is left out of every
-training set (`models.train.fence`).
+training set (`models.train.assemble`).
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 from appliance.base.errors import UsageError
 from appliance.detect.class_labels import COCO_80
 from models.evaluation.sets import Labelled, SetFault
-from models.train.phash import as_hex, distances, phash
-from models.train.repositories import Repository, find
+from models.train.dataset import as_hex, distances, phash
+from models.train.sources import Repository, find
 
 Kind = Literal["stills", "indoor", "night", "vehicles", "pets", "streets"]
 PUBLIC_KINDS: tuple[Kind, ...] = ("stills", "indoor", "night", "vehicles", "pets", "streets")

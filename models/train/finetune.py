@@ -39,11 +39,11 @@ from appliance.detect.bundle_maker import CARD_FILE, describe_file
 from appliance.detect.letterbox import Letterbox
 from appliance.detect.model_files import OWN_MODEL, present_models
 from appliance.detect.variant_measurement import BASE_KEY
-from models.train import index, rendered
-from models.train.assign import ious
-from models.train.index import Entry, IndexFault, Label, kin
+from models.train import dataset, sources
+from models.train.dataset import Entry, IndexFault, Label, kin
+from models.train.geometry import Pixels
+from models.train.loss import ious
 from models.train.network import STRIDES, cells, corners
-from models.train.picture import Pixels
 
 OWN = Path(__file__).parents[1] / "vedette-nano.onnx"
 OWN_INT8 = OWN.with_name("vedette-nano-int8.onnx")
@@ -292,21 +292,21 @@ def answers(start: Start, heads: Sequence[Head], lessons: Sequence[Lesson]) -> A
     return Answers(**counts)
 
 
-def site_lessons(folder: Path, split: index.Split) -> list[Lesson]:
+def site_lessons(folder: Path, split: dataset.Split) -> list[Lesson]:
     """Return the pictures of one side of a site's set. Raise IndexFault, also where a path leads out of the folder."""
     return [
         Lesson(_pixels(folder, each), each.boxes, each.rejected, each.ignore)
-        for each in index.of(index.read(folder), split)
+        for each in dataset.of(dataset.read(folder), split)
     ]
 
 
 def base_lessons(folder: Path, count: int, seed: int) -> list[Lesson]:
     """Return `count` pictures of an assembled set, or every one of our rendered clips' at an interval."""
     if folder == CLIPS:
-        clips = [clip for part in ("clips", "family") for clip in rendered.clips(folder / part)]
-        frames = [picture for clip in clips for _, picture, _, _ in rendered.pictures(clip, CLIP_EVERY)]
+        clips = [clip for part in ("clips", "family") for clip in sources.rendered_clips(folder / part)]
+        frames = [picture for clip in clips for _, picture, _, _ in sources.rendered_pictures(clip, CLIP_EVERY)]
         return [Lesson(frames[at]) for at in np.linspace(0, len(frames) - 1, min(count, len(frames))).astype(int)]
-    entries = index.read(folder)
+    entries = dataset.read(folder)
     chosen = np.random.default_rng(seed).permutation(len(entries))[:count]
     return [Lesson(_pixels(folder, entries[at])) for at in sorted(chosen)]
 

@@ -25,11 +25,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance.base.errors import UsageError
-from models.train import fence, index
-from models.train.fusion import Panel, with_drawn
-from models.train.index import CLASSES, IndexFault, Label
-from models.train.phash import as_hex, distances, mirrored, phash
-from models.train.repositories import Repository, find
+from models.train import assemble, dataset, pseudo_labels
+from models.train.dataset import CLASSES, IndexFault, Label, as_hex, distances, mirrored, phash
+from models.train.pseudo_labels import Teachers, with_drawn
+from models.train.sources import Repository, find
 
 log = logging.getLogger(__name__)
 SIDE_MAX, SHORT_MIN = 416, 96
@@ -106,7 +105,7 @@ class Row:
 class Gathering:
     """A folder that fills; knows every picture that it must not take."""
 
-    def __init__(self, out: Path, guard: fence.Fence, known: Sequence[int], panel: Panel) -> None:
+    def __init__(self, out: Path, guard: assemble.Fence, known: Sequence[int], panel: Teachers) -> None:
         """known: perceptual hashes of pictures that are learnt from already."""
         self._out, self._guard, self._panel = out, guard, panel
         self._looks = np.array(known, np.uint64)
@@ -235,11 +234,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     try:
-        guard = fence.build(options.data)
+        guard = assemble.build_fence(options.data)
         for path in options.fence:
-            guard = guard.wider(fence.listed(path))
-        known = [int(entry.phash, 16) for folder in options.beside for entry in index.read(folder)]
-        gathering = Gathering(options.out, guard, known, Panel(options.data / "models"))
+            guard = guard.wider(assemble.hashes_of(path))
+        known = [int(entry.phash, 16) for folder in options.beside for entry in dataset.read(folder)]
+        gathering = Gathering(options.out, guard, known, pseudo_labels.panel(options.data / "models"))
         for source in PUBLIC:
             if not options.only or source.name in options.only:
                 count = gathering.take(source, find(options.clones, source.repository, source.commit))

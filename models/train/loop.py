@@ -40,7 +40,7 @@ from appliance.router.calibration import error_bound
 from fixtures.render.family import mannequin
 from models.evaluation import cameras, kinds, public
 from models.train import finetune
-from models.train.index import IndexFault
+from models.train.dataset import IndexFault
 from models.train.site import RecordedSite, Reported, write_site
 
 GONE_MIN, LOST_MAX, LOST_BOUND_MAX = 0.6, 0.01, 0.03  # shares: of false alarms; of reported visits, and its 95 % bound

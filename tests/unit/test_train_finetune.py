@@ -18,14 +18,14 @@ from appliance.detect.bundle_maker import describe_file
 
 pytest.importorskip("torch", reason="training needs PyTorch: pip install '.[train]'")
 
-from models.train import finetune, index, rendered
+from models.train import dataset, finetune, sources
+from models.train.dataset import Entry, IndexFault, Label
 from models.train.finetune import CLIPS, OWN, OWN_INT8, Lesson, Start
-from models.train.index import Entry, IndexFault, Label
 
 
 def pictures(name: str, every: int) -> list[Lesson]:
     """Frames of a rendered clip with people that are seen well."""
-    found = rendered.pictures(CLIPS / "clips" / f"{name}.mp4", every)
+    found = sources.rendered_pictures(CLIPS / "clips" / f"{name}.mp4", every)
     return [
         Lesson(pixels, tuple(box for box in boxes if box.cls == 0 and box.y2 - box.y1 > 0.2))
         for _, pixels, boxes, _ in found
@@ -97,12 +97,12 @@ def test_a_set_that_names_a_picture_elsewhere_or_another_one_is_refused(tmp_path
     cv2.imwrite(str(tmp_path / "secret.png"), np.zeros((8, 8, 3), np.uint8))
     digest = hashlib.sha256((tmp_path / "secret.png").read_bytes()).hexdigest()
     entry = Entry("../secret.png", digest, "", 8, 8, (), (), "site", "train", rejected=(Label(0, 0.1, 0.1, 0.5, 0.5),))
-    index.write(folder, [entry])
-    assert index.read(folder) == [entry]
+    dataset.write(folder, [entry])
+    assert dataset.read(folder) == [entry]
     with pytest.raises(IndexFault, match="which is outside"):
         finetune.site_lessons(folder, "train")
     (folder / "a.png").write_bytes((tmp_path / "secret.png").read_bytes())
-    index.write(folder, [dataclasses.replace(entry, image="a.png", sha256="0" * 64)])
+    dataset.write(folder, [dataclasses.replace(entry, image="a.png", sha256="0" * 64)])
     with pytest.raises(IndexFault, match="not the picture of the index"):
         finetune.site_lessons(folder, "train")
 
