@@ -31,9 +31,9 @@ from appliance.store.review_writes import ReviewStore
 from appliance.store.segments import SegmentStore
 from appliance.track.tracker import Tracker
 from appliance.types import Event, Gap, PipelineStep, StreamHeader
+from fixtures.render.clip import Row, read_rows
 from fixtures.render.family.mannequin import FPS
 from fixtures.render.scene import PERSON
-from fixtures.render.truth import Row, read_rows
 
 CAMERA, RULE = "shop", "somebody"
 BEGIN_T = 1_795_172_400.0  # UTC seconds, 2026-11-20T11:00:00Z
