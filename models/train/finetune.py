@@ -399,6 +399,32 @@ def write_bundle(written: Sequence[Path], folder: Path, pictures: int) -> Bundle
     return manifest
 
 
+@dataclass(frozen=True, slots=True)
+class Retrained:
+    """A network with a re-trained head: its files, the pictures that it learnt, and the answers before and after."""
+
+    written: list[Path]
+    pictures: int
+    others: int
+    before: Answers
+    after: Answers
+
+
+def retrain(start: Start, site: Path, out: Path, integers: Path | None, options: argparse.Namespace) -> Retrained:
+    """Train the head on a site's set, as the options base, others, epochs and seed say, and write it to `out`.
+
+    Raise IndexFault.
+    """
+    lessons, held_back = (site_lessons(site, split) for split in ("train", "val"))
+    if not any(each.rejected or each.right for each in lessons):
+        raise IndexFault(f"{site}: nothing was answered in it that could be learnt")
+    others = base_lessons(options.base, options.others, options.seed)
+    heads = fine_tune(start, lessons, others, options.epochs, options.seed)
+    written = save(start, heads, out, integers)
+    before, after = (answers(start, each, held_back) for each in (start.heads, heads))
+    return Retrained(written, len(lessons), len(others), before, after)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse the command line, train, judge and write; returns the exit status."""
     parser = argparse.ArgumentParser(
@@ -422,21 +448,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     torch.manual_seed(options.seed)
     try:
         start = Start(options.init)
-        lessons, held_back = (site_lessons(options.site, split) for split in ("train", "val"))
-        if not any(each.rejected or each.right for each in lessons):
-            raise IndexFault(f"{options.site}: nothing was answered in it that could be learnt")
-        others = base_lessons(options.base, options.others, options.seed)
-        heads = fine_tune(start, lessons, others, options.epochs, options.seed)
         integers = options.integers or (OWN_INT8 if options.init == OWN else None)
-        written = save(start, heads, options.out, integers)
-        bundle = write_bundle(written, options.bundle, len(lessons)) if options.bundle else None
+        made = retrain(start, options.site, options.out, integers, options)
+        bundle = write_bundle(made.written, options.bundle, made.pictures) if options.bundle else None
     except UsageError as error:
         print(error, file=sys.stderr)
         return 2
     report = {
-        "written": [str(path) for path in written], "bundle": str(bundle.ref) if bundle else None,
-        "pictures": len(lessons), "others": len(others),
-        "before": asdict(answers(start, start.heads, held_back)), "after": asdict(answers(start, heads, held_back)),
+        "written": [str(path) for path in made.written], "bundle": str(bundle.ref) if bundle else None,
+        "pictures": made.pictures, "others": made.others, "before": asdict(made.before), "after": asdict(made.after),
     }  # fmt: skip
     print(json.dumps(report, indent=1))
     return 0
