@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from appliance.base.errors import UsageError
 from models.evaluation import cameras
 from models.train import dataset, pseudo_labels, sources
-from models.train.dataset import Entry, IndexFault, Label, Split, as_hex, distances, from_hex, mirrored, phash
+from models.train.dataset import Entry, IndexFault, Label, Split, as_hex, distances, from_hex, mirrored, phash, shrunk
 from models.train.pseudo_labels import Opinion
 from models.train.sources import Photograph, photographs
 
@@ -153,10 +153,7 @@ class Assembly:
 
     def frame(self, picture: NDArray[np.uint8], name: str, said: Opinion, source: str, licence: str) -> None:
         """Add a frame of a film; `name` is its clip's stem and frame number."""
-        shrink = min(1.0, SIDE_MAX / max(picture.shape[:2]))
-        if shrink < 1.0:
-            small = cv2.resize(picture, None, fx=shrink, fy=shrink, interpolation=cv2.INTER_AREA)
-            picture = np.asarray(small, np.uint8)
+        picture = shrunk(picture, SIDE_MAX)
         coded = cv2.imencode(".jpg", picture, [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])[1].tobytes()
         clip = name.rsplit("-", 1)[0]
         split: Split = "val" if clip in VAL_CLIPS else "train"

@@ -163,6 +163,14 @@ def labels(rows: object) -> tuple[Label, ...]:
     return found
 
 
+def shrunk(picture: NDArray[np.uint8], side_max: int) -> NDArray[np.uint8]:
+    """Return the picture with at most `side_max` pixels on the longer side."""
+    share = side_max / max(picture.shape[:2])
+    if share >= 1:
+        return picture
+    return np.asarray(cv2.resize(picture, None, fx=share, fy=share, interpolation=cv2.INTER_AREA), np.uint8)
+
+
 HASH_SIDE = 32
 _ONES = np.array([value.bit_count() for value in range(1 << 16)], np.uint8)
 

@@ -22,11 +22,10 @@ from pathlib import Path
 
 import cv2
 import numpy as np
-from numpy.typing import NDArray
 
 from appliance.base.errors import UsageError
 from models.train import assemble, dataset, pseudo_labels
-from models.train.dataset import CLASSES, IndexFault, Label, as_hex, distances, mirrored, phash
+from models.train.dataset import CLASSES, IndexFault, Label, as_hex, distances, mirrored, phash, shrunk
 from models.train.pseudo_labels import Teachers, with_drawn
 from models.train.sources import Repository, find
 
@@ -139,7 +138,7 @@ class Gathering:
         self._looks = np.append(self._looks, one[0])
         text = repository.read(labels_path(name)).decode("utf-8", "replace") if labelled else ""
         drawn = tuple(yolo(text, source.classes))
-        small = shrunk(pixels)
+        small = shrunk(pixels, SIDE_MAX)
         said = with_drawn(drawn, self._panel.label(small))
         image = f"images/{source.name}/{hashlib.sha256(coded).hexdigest()[:12]}.jpg"
         target = self._out / image
@@ -203,14 +202,6 @@ def yolo(text: str, classes: dict[int, str]) -> Iterator[Label]:
         label = Label(CLASSES.index(name), min(across), min(down), max(across), max(down))
         if label.x2 - label.x1 > 1e-3 and label.y2 - label.y1 > 1e-3:
             yield label
-
-
-def shrunk(picture: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return the picture with at most SIDE_MAX on the longer side."""
-    share = SIDE_MAX / max(picture.shape[:2])
-    if share >= 1:
-        return picture
-    return np.asarray(cv2.resize(picture, None, fx=share, fy=share, interpolation=cv2.INTER_AREA), np.uint8)
 
 
 def _fits(name: str, source: Public) -> bool:

@@ -32,11 +32,12 @@ from pathlib import Path
 from typing import Any
 
 import cv2
+import numpy as np
 
 from appliance.base.errors import UsageError
 from appliance.base.local_files import sha256_of
 from models.train import dataset, run
-from models.train.dataset import Entry, IndexFault
+from models.train.dataset import Entry, IndexFault, shrunk
 
 FOLDER = "set"
 # (longest side, WebP quality), best first. WebP needs about two thirds of JPEG's bytes at the same looks.
@@ -111,11 +112,9 @@ def _coded(root: Path, entry: Entry, side: int, quality: int) -> tuple[bytes, tu
     picture = cv2.imread(str(path), cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION) if path.is_file() else None
     if picture is None:
         raise IndexFault(f"{path}: missing or not a picture, but the index names it")
-    shrink = side / max(picture.shape[:2])
-    if shrink < 1:
-        picture = cv2.resize(picture, None, fx=shrink, fy=shrink, interpolation=cv2.INTER_AREA)
-    coded = cv2.imencode(".webp", picture, [cv2.IMWRITE_WEBP_QUALITY, quality])[1].tobytes()
-    return coded, (picture.shape[0], picture.shape[1])
+    small = shrunk(np.asarray(picture, np.uint8), side)
+    coded = cv2.imencode(".webp", small, [cv2.IMWRITE_WEBP_QUALITY, quality])[1].tobytes()
+    return coded, (small.shape[0], small.shape[1])
 
 
 def _add_to_zip(box: zipfile.ZipFile, name: str, content: bytes) -> None:
