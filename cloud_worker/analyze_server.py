@@ -32,9 +32,8 @@ from appliance.base.errors import EngineError, EngineUnavailable
 from appliance.base.json_lines import first_problem
 from appliance.wire import TRACEPARENT, Escalation, MediaRef, Verdict, traceparent_after, traceparent_of
 from cloud_worker.config import ApiConfig, ApiToken
-from cloud_worker.images import MediaDecoder
+from cloud_worker.evidence import EvidenceFile, MediaDecoder, chunks_of
 from cloud_worker.judge import JudgeCase
-from cloud_worker.media_fetch import EvidenceFile, chunks_of
 from cloud_worker.worker_status import HttpAnswer, HttpRequest, HttpServer
 
 REQUEST_S_MAX = 300.0  # eight items of a slow model

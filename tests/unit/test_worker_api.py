@@ -22,7 +22,7 @@ from cloud_worker import worker_status
 from cloud_worker.analyze_server import AnalyzeServer
 from cloud_worker.commands import build_judge
 from cloud_worker.config import ApiConfig, ApiToken, FallbackConfig, OpenAiEngine, PooledEngineConfig, WorkerConfig
-from cloud_worker.images import IN_PROCESS
+from cloud_worker.evidence import IN_PROCESS
 from cloud_worker.judge import Judge
 from cloud_worker.metrics import WorkerMetrics
 from tests.servers.openai_stub import KEY, MODEL, OpenAiStub
