@@ -23,15 +23,14 @@ from appliance.base.telemetry import LogThrottle
 from appliance.broker.nats_connection import NATS_ERRORS, broker_errors
 from appliance.broker.nats_link import NatsLink, end_tasks, until_set
 from cloud_worker import stream_setup
-from cloud_worker.analyze_server import AnalyzeServer
 from cloud_worker.config import SpotConfig, WorkerConfig
 from cloud_worker.escalation_handler import ArchivePort, EscalationHandler, NullArchive
 from cloud_worker.fair_queue import BacklogMonitor, ConcurrencySlots, FairQueue, SiteQueue
+from cloud_worker.http_server import AnalyzeServer, StatusServer
 from cloud_worker.judge import Judge
-from cloud_worker.metrics import WorkerCounts, WorkerMetrics
+from cloud_worker.metrics import PoolAnnouncer, WorkerCounts, WorkerMetrics
 from cloud_worker.stream_setup import Delivery, NoConsumer, pull_next
 from cloud_worker.verdict_stream import PUBLISH_S_MAX
-from cloud_worker.worker_status import PoolAnnouncer, StatusServer
 
 logger = logging.getLogger(__name__)
 
