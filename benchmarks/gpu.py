@@ -25,9 +25,9 @@ from typing import Any
 
 from appliance.base.clock import SystemClock
 from appliance.base.errors import MissingDependency, VedetteError
-from benchmarks.gpu import steps
+from benchmarks import gpu_steps as steps
 
-TESTS = Path(__file__).parents[2] / "tests"
+TESTS = Path(__file__).parents[1] / "tests"
 
 
 class _Modules:
@@ -50,7 +50,7 @@ def rehearse() -> None:
 
     from appliance.detect.accelerators import Accelerator
     from appliance.media import hardware_codec
-    from benchmarks.gpu import steps
+    from benchmarks import gpu_steps as steps
     from tests.support.decode_devices import Device
 
     gpu = fake_nvidia.install(_Modules())
@@ -61,7 +61,7 @@ def rehearse() -> None:
     steps.accelerators = lambda _=None: (Accelerator("cuda", "a stand-in"),)  # type: ignore[attr-defined, assignment]
 
 
-OUT = Path(__file__).parents[1] / "out" / "gpu.json"
+OUT = Path(__file__).parent / "out" / "gpu.json"
 WHOLE_S_MAX = 540.0
 REHEARSAL_SHARE = 0.01  # of the measuring time: figures of stand-ins mean nothing
 Step = Callable[[steps.GpuPlan], Mapping[str, object]]

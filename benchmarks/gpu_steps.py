@@ -10,13 +10,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import av
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.base.box_arrays import iou_matrix
 from appliance.base.clock import SystemClock
 from appliance.base.detector_config import DetectorConfig
 from appliance.base.errors import MissingDependency, VedetteError
@@ -25,17 +23,14 @@ from appliance.detect.accelerators import accelerators
 from appliance.detect.cuda_runtime import DRIVER_CURE, CudaRuntime
 from appliance.detect.letterbox import Letterbox
 from appliance.detect.network_detector import NetworkDetector
-from appliance.detect.nv12_letterbox import GpuFrame, Nv12Kernel, PixelRange, kernel_values
+from appliance.detect.nv12_letterbox import Nv12Kernel, PixelRange, kernel_values
 from appliance.detect.tensorrt_engine import load_tensorrt
 from appliance.detect.tensorrt_runtime import TensorrtRuntime
 from appliance.inference.camera_queue import CameraQueue
 from appliance.inference.scheduler import InferenceScheduler, measure_batching
-from appliance.media.hardware_codec import HardwareCodec
-from appliance.media.hardware_probe import ProofClip, open_codec, probe_kind, proof_clip, software_frames
-from benchmarks import nv12_reference
+from appliance.media.hardware_probe import open_codec, probe_kind, proof_clip
+from benchmarks.gpu_reference import compare, decode, frames, lay, nv12, sized, upload
 
-FIRST_FRAME = 160
-CLIP = Path(__file__).parents[2] / "fixtures" / "clips" / "yard.mp4"
 PACKAGES = (
     "tensorrt", "tensorrt-cu12", "tensorrt-cu13", "cuda-bindings", "onnxruntime", "onnxruntime-gpu", "av",
     "nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12", "onnx", "numpy",
@@ -47,7 +42,6 @@ OPENED_TIMES = 20  # a leak of a buffer each time would be 160 MB
 LOST_MIB_MAX = 8  # of other processes' coming and going
 CAMERAS = (4, 8, 16, 32, 64, 128, 256)
 SERVED_MIN = 0.95
-SURE, SAME_IOU = 0.4, 0.5  # score of a box that is compared; overlap from which two are of one object
 WARM_UP, RUNS_MIN = 5, 20
 # (IoU of 95 % of boxes, 95 % of score differences) against ONNX Runtime on the CPU, as the contract suite asks.
 TOLERANCES = {"fp32": (0.99, 1e-3), "auto": (0.9, 0.03)}
@@ -180,7 +174,7 @@ def latency(plan: GpuPlan) -> dict[str, object]:
     figures: dict[str, object] = {
         "network p50, p99 ms": _percentiles(lambda: network.runtime.run(feed), plan.seconds(4)),
         "detection p50, p99 ms": (whole := _percentiles(lambda: network.detect([frame]), plan.seconds(4))),
-        "recorded graphs": recorded(network.runtime),
+        "recorded graphs": held.recorded if isinstance(held := network.runtime, TensorrtRuntime) else 0,
     }
     network.close()
     if whole[1] >= P99_MS_MAX:
@@ -244,7 +238,7 @@ def kernel(plan: GpuPlan) -> dict[str, object]:
         cuda.wait()
         return out.view(np.dtype(np.float32), (3, height, width))
 
-    apart = float(np.abs(laid() - nv12_reference.lay(luma, chroma, place, pixels)).max())
+    apart = float(np.abs(laid() - lay(luma, chroma, place, pixels)).max())
     figures: dict[str, object] = {
         "largest difference of 255": round(apart, 3),
         "laid p50, p99 ms": _percentiles(laid, plan.seconds(2)),
@@ -300,8 +294,8 @@ def onnx_cuda(plan: GpuPlan) -> dict[str, object]:
         except VedetteError as error:
             figures[provider] = f"not here: {error}"
             continue
-        frame = sized(network, frames()[0])
-        figures[f"{provider} p50, p99 ms"] = _percentiles(partial(network.detect, [frame]), plan.seconds(3))
+        asked = partial(network.detect, [sized(network, frames()[0])])
+        figures[f"{provider} p50, p99 ms"] = _percentiles(asked, plan.seconds(3))
         network.close()
     if all(str(value).startswith("not here") for value in figures.values()):
         raise MissingDependency(str(figures["cuda"]))
@@ -310,17 +304,13 @@ def onnx_cuda(plan: GpuPlan) -> dict[str, object]:
 
 def load(plan: GpuPlan, **others: object) -> NetworkDetector:
     """Load the plan's detector. Raise ModelError, MissingDependency."""
-    given = {"model": plan.model, "backend": "tensorrt", **others}
-    network = detector.load(DetectorConfig.model_validate(given))
+    network = detector.load(DetectorConfig.model_validate({"model": plan.model, "backend": "tensorrt", **others}))
     assert isinstance(network, NetworkDetector)
     return network
 
 
 def any_batch(plan: GpuPlan) -> str:
-    """Return the path of the model, made to take any number of frames.
-
-    Raise MissingDependency when the package onnx is absent: without it our model cannot be made so.
-    """
+    """Return the path of the model, made to take any number of frames. Raise MissingDependency without onnx."""
     try:
         import onnx
 
@@ -334,78 +324,12 @@ def any_batch(plan: GpuPlan) -> str:
     return str(made)
 
 
-def recorded(runtime: Any) -> int:
-    """Return how many CUDA graphs a runtime holds."""
-    return runtime.recorded if isinstance(runtime, TensorrtRuntime) else 0
-
-
-def frames(count: int = 1, form: str = "bgr24") -> list[NDArray[np.uint8]]:
-    """Return frames of our own clip, one every 20 frames, from where a person walks in."""
-    found: list[NDArray[np.uint8]] = []
-    with av.open(str(CLIP)) as clip:
-        for number, each in enumerate(clip.decode(video=0)):
-            if number >= FIRST_FRAME and (number - FIRST_FRAME) % 20 == 0:
-                found.append(np.asarray(each.to_ndarray(format=form), np.uint8))
-            if len(found) == count:
-                break
-    return found
-
-
-def nv12(planes: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """PyAV's NV12 (H * 3 / 2, W) as luma (H, W) and chroma (H / 2, W / 2, 2)."""
-    height = planes.shape[0] * 2 // 3
-    return planes[:height], planes[height:].reshape(height // 2, -1, 2)
-
-
-def upload(cuda: CudaRuntime, luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> GpuFrame:
-    """Put a frame on the GPU, as a decoder would leave it there."""
-    planes = [cuda.buffer(each.nbytes) for each in (luma, chroma)]
-    for plane, content in zip(planes, (luma, chroma), strict=True):
-        plane.view(content.dtype, content.shape)[:] = content
-        cuda.upload(plane, content.nbytes)
-    cuda.wait()
-    height, width = luma.shape
-    return GpuFrame(planes[0].device, width, planes[1].device, width, width, height, owner=cuda)
-
-
 def _free_bytes() -> int:
     """Return what is free of the GPU's memory."""
     cuda = CudaRuntime()
     free, _ = cuda.call("cudaMemGetInfo")
     cuda.close()
     return int(free)
-
-
-def sized(network: NetworkDetector, frame: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """As the decoder would hand it over."""
-    width, height = network.preferred_size(frame.shape[1], frame.shape[0])
-    scaled = av.VideoFrame.from_ndarray(frame, format="bgr24").to_ndarray(
-        format="bgr24", width=width, height=height, interpolation="AREA"
-    )
-    return np.asarray(scaled, np.uint8)
-
-
-def compare(
-    usual: detector.ObjectDetector, other: detector.ObjectDetector, pictures: list[NDArray[np.uint8]]
-) -> tuple[list[float], list[float]]:
-    """Compare the detections that are sure enough to be reported.
-
-    Return the IoU of each with the other's best box of its class, and how far their scores are apart. What only the
-    other is sure of has an IoU of 0.
-    """
-    alike, apart = [], []
-    for picture in pictures:
-        wanted, found = usual.detect([picture])[0], other.detect([picture])[0]
-        shared = iou_matrix(wanted.boxes.astype(np.float64), found.boxes.astype(np.float64))
-        shared *= wanted.class_ids[:, None] == found.class_ids[None]
-        for row in np.flatnonzero(wanted.scores >= SURE):
-            best = int(shared[row].argmax()) if shared[row].any() else -1
-            alike.append(float(shared[row, best]) if best >= 0 else 0.0)
-            if best >= 0:
-                apart.append(abs(float(found.scores[best] - wanted.scores[row])))
-        extra = (found.scores >= SURE) & (shared.max(axis=0, initial=0.0) < SAME_IOU)
-        alike += [0.0] * int(extra.sum())
-    return alike, apart
 
 
 def serve(network: NetworkDetector, frame: NDArray[np.uint8], cameras: int, seconds: float) -> tuple[int, int, float]:
@@ -443,25 +367,6 @@ def serve(network: NetworkDetector, frame: NDArray[np.uint8], cameras: int, seco
     stop.set()
     feeder.join()
     return offered, examined, round(float(np.quantile(ages, 0.99)), 1) if ages else 0.0
-
-
-def decode(clip: ProofClip, seconds: float, codec: HardwareCodec | None) -> tuple[list[int | None], float]:
-    """Return the PTS of the clip's frames, and how many a second came of it, over and over. codec None: software."""
-    first: list[int | None] = []
-    count, began = 0, _CLOCK.monotonic()
-    while not count or _CLOCK.monotonic() - began < seconds:
-        if codec is None:
-            found: list[int | None] = [pts for pts, _ in software_frames(clip)[0]]
-        else:
-            found = [frame.pts for packet in clip.packets for frame in codec.decode(packet)]
-            if not first:
-                found += [frame.pts for frame in codec.decode(None)]
-            codec.flush_buffers()
-        first = first or found
-        count += len(found)
-    if codec is not None:
-        codec.close()
-    return first, count / (_CLOCK.monotonic() - began)
 
 
 def _version(package: str) -> str:
