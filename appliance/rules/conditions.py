@@ -112,6 +112,7 @@ class RuleTrackState:
             self.start.debounce.clear()
         for member in self.members.values():
             member.debounce.clear()
+            member.outside.clear()
         for position in self.positions.values():
             position.debounce.clear()
 

@@ -175,7 +175,8 @@ class ZoneMembership:
     """The membership of one track in one zone.
 
     `since`: when the change that settled it was first seen. known: this is its first detection, and it is known to have
-    been inside before. from_start: it has been inside since the session began.
+    been inside before. from_start: it has been inside since the session began, as far as is known. outside: detections
+    in a row that show that it was not.
     """
 
     inside: bool = False
@@ -183,6 +184,7 @@ class ZoneMembership:
     known: bool = False
     from_start: bool = False
     debounce: Debounce = field(default_factory=Debounce)
+    outside: Debounce = field(default_factory=Debounce)
 
 
 class Zone:
@@ -221,7 +223,10 @@ class Zone:
         member.known = False
         if self._agrees(member, foot, margin, aspect):
             member.debounce.clear()
+            if member.from_start and not member.inside:
+                self._doubt_start(member, foot, t, margin, aspect, settle_s)
             return None
+        member.outside.clear()
         since = member.debounce.add(t, settle_s)
         if since is None:
             return None
@@ -229,6 +234,15 @@ class Zone:
         member.from_start = member.from_start and member.inside
         member.debounce.clear()
         return "entered" if member.inside else "left"
+
+    def _doubt_start(
+        self, member: ZoneMembership, foot: Point, t: float, margin: float, aspect: float, settle_s: float
+    ) -> None:
+        """Note that it is seen outside before it was believed inside: its first box may have been a slip."""
+        if self._polygon.edge_distance(foot, aspect) <= margin:
+            member.outside.clear()
+        elif member.outside.add(t, settle_s) is not None:
+            member.from_start = False
 
     def _agrees(self, member: ZoneMembership, foot: Point, margin: float, aspect: float) -> bool:
         if self._polygon.contains(foot):

@@ -290,11 +290,11 @@ def clipped(box: Box) -> Box:
     return min(1.0, max(0.0, x1)), min(1.0, max(0.0, y1)), min(1.0, max(0.0, x2)), min(1.0, max(0.0, y2))
 
 
-def spawn_confident(frame: FrameObservation, held: Iterable[Track], room: int) -> list[int]:
+def spawn_confident(frame: FrameObservation, held: Iterable[Track], covered: Sequence[Track], room: int) -> list[int]:
     """Return at most `room` detections that begin tracks.
 
     None begins with a person's other half, a van that is also a truck, or a part of a parked object that is `held` by
-    its place.
+    its place. Nor does one begin at the place of a parked object while that place is `covered`.
     """
     known = [(track.group, track.filter.box) for track in held]
     known += [(frame.groups[index], frame.boxes[index]) for index in sorted(frame.taken.values())]
@@ -305,6 +305,7 @@ def spawn_confident(frame: FrameObservation, held: Iterable[Track], room: int) -
             group == other and overlap_of_smaller(box, taken) > TUNING.spawning.double_overlap_min
             for other, taken in known
         )
+        double = double or any(group == each.group and each.is_in_place(box) for each in covered)
         if len(spawned) < room and not double:
             spawned.append(index)
             known.append((group, box))
@@ -326,6 +327,13 @@ def spawn_tentative(frame: FrameObservation, tracks: Sequence[Track], spawned: S
             found.append(index)
             known.append(box)
     return found
+
+
+def covers(box: Box, place: Box) -> bool:
+    """Return True if an object at `box` hides so much of `place` that the patch there may look different."""
+    wide, tall = min(box[2], place[2]) - max(box[0], place[0]), min(box[3], place[3]) - max(box[1], place[1])
+    area = (place[2] - place[0]) * (place[3] - place[1])
+    return wide > 0 and tall > 0 and wide * tall >= TUNING.parking.covered_min * area
 
 
 def covers_known_track(tentative: Track, tracks: Iterable[Track]) -> bool:

@@ -154,6 +154,8 @@ class ParkingTuning:
     furniture_s: float = 30.0
     # For so long, and no longer than it had stood, a place that looks the same is believed without a box.
     believed_s: float = 120.0
+    # An object that moves before so much of a place changes what it looks like.
+    covered_min: float = 0.1
     # The patch of a place follows by so much of the difference a second: shadows wander, and headlights of three
     # seconds leave a third.
     patch_rate_per_s: float = 0.1

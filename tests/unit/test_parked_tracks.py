@@ -313,3 +313,26 @@ def test_the_same_detections_and_frames_give_the_same() -> None:
         return said
 
     assert film() == film()
+
+
+@pytest.mark.parametrize("seed", [2, 7], ids=["the same car", "another car"])
+def test_a_car_that_is_found_half_hidden_gets_no_number_until_its_place_is_clear(seed: int) -> None:
+    """While something passes, the place looks different whichever car stands there; then its patch tells."""
+    street = parked()
+    passing = [
+        (left, Detections(box_of(left, 112), np.full(1, 0.8, np.float32), np.ones(1, np.int32)))
+        for left in range(40, 208, 8)
+    ]
+    for left, found in passing[:12]:
+        street.show((100, 100, seed), (left, 112, 3), found=False, also=found)
+    (passer,) = {each.track for each in street.told}
+    for left, _ in passing[12:15]:
+        assert set(street.show((100, 100, seed), (left, 112, 3))) == {passer}
+    for left, _ in passing[15:]:
+        street.show((100, 100, seed), (left, 112, 3))
+    (number,) = set(street.show((100, 100, seed), seconds=0.6))
+    assert (number == 1) == (seed == 2)
+
+
+def box_of(left: int, top: int) -> NDArray[np.float32]:
+    return np.array([[left / WIDTH, top / HEIGHT, (left + 64) / WIDTH, (top + 40) / HEIGHT]], np.float32)

@@ -241,6 +241,19 @@ class TestAtStart:
         for choice in ("moving", "ignore", "report"):
             assert fired(engine({**INTRUDER, "at_start": choice}).feed, frames) == [("intruder", 0.8)]
 
+    def test_one_first_box_in_the_zone_does_not_make_it_stand_there(self) -> None:
+        """Boxes jitter: it stood beside the zone, and walks in later."""
+        frames = inferences([IN, *[OUT] * 3, *[IN] * 3])
+        for choice in ("moving", "ignore", "report"):
+            assert fired(engine({**INTRUDER, "at_start": choice}).feed, frames) == [("intruder", 1.0)]
+        stays = inferences([IN, *[OUT] * 3, *[IN] * 12])
+        dwell = {"name": "stays", "kind": "dwell", "zone": "yard", "seconds": 1.5, "at_start": "ignore"}
+        assert fired(engine(dwell).feed, stays) == [("stays", 2.4)]
+
+    def test_one_box_outside_the_zone_does_not_unmake_it(self) -> None:
+        frames = inferences([IN, OUT, *[IN] * 6])
+        assert fired(engine({**INTRUDER, "at_start": "ignore"}).feed, frames) == []
+
     def test_who_left_and_comes_back_enters(self) -> None:
         frames = inferences([*[IN] * 3, *[OUT] * 3, *[IN] * 3])
         assert fired(engine({**INTRUDER, "at_start": "ignore"}).feed, frames) == [("intruder", 1.4)]
