@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.detect.letterbox import GREY, Placement
-from appliance.detect.nv12_letterbox import LUMA_SHARES, PixelRange
+from appliance.detect.letterbox import GREY, LUMA_SHARES, PixelRange, Placement
 
 
 def area_weights(source: int, target: int) -> NDArray[np.float64]:

@@ -14,7 +14,7 @@ import av
 from appliance.analysis.session_tracks import InferenceRequest
 from appliance.base.errors import MissingDependency, ModelError
 from appliance.detect.detector import ObjectDetector
-from appliance.detect.nv12_letterbox import GpuFrame, GpuFrameRuntime
+from appliance.detect.letterbox import GpuFrame, GpuFrameRuntime
 from appliance.media.frames import device_format, quarter_turns
 from appliance.types import Detections
 

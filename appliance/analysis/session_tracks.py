@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance.detect.detector import ObjectDetector
-from appliance.detect.nv12_letterbox import GpuFrame
+from appliance.detect.letterbox import GpuFrame
 from appliance.media.frames import FrameConverter, upright_size
 from appliance.motion import region_mosaic
 from appliance.motion.region_mosaic import Mosaic, contained_share

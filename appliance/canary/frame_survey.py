@@ -35,9 +35,9 @@ from appliance.canary.paired_frames import (
     rounded_box,
 )
 from appliance.detect import detector as detectors
-from appliance.ingest.clip_reader import ClipReader
 from appliance.media.decoder import DecodedFrame, Decoder
 from appliance.media.frames import upright_bgr
+from appliance.replay.footage import ClipReader
 from appliance.sandbox.peak_memory import peak_mb
 
 SCORE_MIN = 0.1  # what is weaker says nothing

@@ -9,7 +9,7 @@ import stat
 from pathlib import Path
 
 MEMORY = Path("/dev/shm")  # a tmpfs of every Linux; containers have 64 MB of it
-SAMPLE_FILE = "sample.bgr"  # there: the pixels of one frame, uint8 BGR, row by row (`ingest.frame_sampler`)
+SAMPLE_FILE = "sample.bgr"  # there: the pixels of one frame, uint8 BGR, row by row (`ingest.networks`)
 FREE_BYTES_MIN = 16 * 1024 * 1024  # left of it: others use it, too
 
 

@@ -20,9 +20,9 @@ from appliance.rules.certainty import Calibration
 from appliance.rules.line_polygon_geometry import Polygon, foot
 from appliance.rules.reportable import can_report, unknown_labels
 from appliance.scenario.culprit import FRAMES_MAX, LEAD_S, Culprit, MissRecord, find_culprit
-from appliance.scenario.event_metrics import Estimate, EventFigures, format_estimate
 from appliance.scenario.expectations import FalseAlarm, Miss
-from appliance.scenario.scenario_result import Fault, FaultMoment, TrackFigures, WatchedCamera
+from appliance.scenario.metrics import Estimate, EventFigures, TrackFigures, format_estimate
+from appliance.scenario.scenario_result import Fault, FaultMoment, WatchedCamera
 from appliance.scenario.scenario_schema import AtMost, RequiredFigures
 from appliance.track.tracker_tuning import TUNING
 from appliance.types import Box, FrameBoxes, TrackedObject
