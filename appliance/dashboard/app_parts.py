@@ -68,12 +68,12 @@ from appliance.store.storage_report import StorageReportCache
 from appliance.store.timeline import TimelineStore
 from appliance.store.users import AccessLog, SecondFactorStore, SessionStore, UserStore
 from appliance.store.verdict_stats import JudgeWorkCache
-from appliance.web.account_tables import AccountTables
+from appliance.types.accounts import AccountTables
 from appliance.web.auth import Access
-from appliance.web.proxy_headers import FORWARDED
 from appliance.web.routes import provide
 from appliance.web.templating import Navigation, Templates
 from appliance.web.texts import N_
+from appliance.web.visitor import FORWARDED
 
 if TYPE_CHECKING:
     from appliance.web.tls import ServerCertificate  # cryptography: 9 MB, only where it speaks HTTPS

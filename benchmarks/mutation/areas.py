@@ -54,7 +54,7 @@ AREAS = (
         ),
     ),
     Area(
-        "session", ("appliance/web/auth.py", "appliance/store/users.py", "appliance/base/passwords.py"),
+        "session", ("appliance/web/auth.py", "appliance/store/users.py", "appliance/base/credentials.py"),
         (
             "unit/test_dashboard_auth.py", "unit/test_second_factor.py", "unit/test_setup.py",
             "unit/test_proxy_headers.py", "unit/test_access.py",
