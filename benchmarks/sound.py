@@ -14,7 +14,7 @@ from fractions import Fraction
 import av
 import numpy as np
 
-from appliance.media.sound import SoundTrack
+from appliance.media.segment_writer import SoundTrack
 
 RATE = 8000
 

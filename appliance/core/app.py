@@ -19,10 +19,9 @@ from appliance import config as site_config
 from appliance.backup.restore import apply_ready
 from appliance.base.clock import Clock, SystemClock, local_day
 from appliance.base.errors import MissingDependency, StoreError, UsageError
-from appliance.base.import_leftovers import free_import_leftovers
+from appliance.base.import_leftovers import free_import_leftovers, share_methods
 from appliance.base.library_telemetry import remove_identifiers
 from appliance.base.malloc import CORE_MMAP_THRESHOLD_BYTES, TRIM_EVERY_S, hold_little, spare_what_stays, trim_heaps
-from appliance.base.shared_methods import share_methods
 from appliance.base.telemetry import LogRing
 from appliance.base.threads import Service, ServiceGroup, ServiceRestarts, periodic_service
 from appliance.canary.nightly_candidates import EVERY_S as PROOF_EVERY_S

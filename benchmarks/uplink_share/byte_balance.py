@@ -10,7 +10,7 @@ from appliance.base.clock import SystemClock
 from appliance.config import SiteConfig
 from appliance.lab.curve.curve_footage import CameraTruth, label_incidents
 from appliance.lab.curve.ranking import Candidate, LabelledIncident
-from appliance.savings import bytes_saved as savings
+from appliance.savings import ledger as savings
 from appliance.store.database import Database
 from appliance.store.meter import Meter
 from appliance.types import FrameBoxes, StreamHeader

@@ -51,7 +51,7 @@ def test_dataclasses_share_the_methods_that_are_rarely_called(module: str, metho
     """Of about ten Python objects each: 23,900 in the core and 9,800 in ingest."""
     code = f"""
 import gc, sys, {module}
-from appliance.base.shared_methods import share_methods
+from appliance.base.import_leftovers import share_methods
 gc.collect()
 before = sys.getallocatedblocks()
 count = share_methods()
