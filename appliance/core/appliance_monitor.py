@@ -23,8 +23,7 @@ from appliance.health.load_shedding import NOTHING_SHED, LoadShedder, LoadSheddi
 from appliance.recheck.recheck_policy import ApplianceStatus, CloudStatus
 from appliance.rules.arming import Arming
 from appliance.sensors.appliance_sensors import ApplianceSensors, SensorStatus
-from appliance.sensors.linux_sensors import MemorySensor
-from appliance.sensors.readings import NOTHING, EnergyMeter, EnergyUse
+from appliance.sensors.linux_sensors import NOTHING, EnergyMeter, EnergyUse, MemorySensor
 from appliance.store.database import Database
 from appliance.store.meter import Meter, Metric, MetricName
 from appliance.store.write_backlog import WriteBacklog

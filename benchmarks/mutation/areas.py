@@ -65,7 +65,7 @@ AREAS = (
     Area(
         "savings",
         (
-            "appliance/savings/ledger.py", "appliance/savings/ledger.py", "appliance/store/meter.py",
+            "appliance/savings/ledger.py", "appliance/store/meter.py",
             "appliance/dashboard/savings_api.py",
             "appliance/dashboard/savings_history_api.py", "appliance/dashboard/savings_page.py",
         ),
