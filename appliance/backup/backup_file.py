@@ -25,7 +25,7 @@ from appliance.backup.sealed_box import seal
 from appliance.base import yamlfile
 from appliance.base.clock import Clock
 from appliance.base.errors import ConfigError, PreconditionError, StoreError
-from appliance.config.secrets_file import read_secrets
+from appliance.config.site_file import read_secrets
 from appliance.media.atomic_file import DiskWriteError, discard_temporary, finish_file, temporary_path
 from appliance.settings.secret_scrubber import HIDDEN, SecretScrubber, is_secret, texts_in
 from appliance.settings.settings_service import FOLDER as VERSIONS

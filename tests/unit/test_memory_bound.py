@@ -31,7 +31,7 @@ NEVER = {
     },
     # It is handed its settings by the core, and speaks to nobody else.
     "appliance.ingest.__main__": {
-        "appliance.config.notify_targets", "appliance.config.site_file", "appliance.wire", "argparse", "asyncio",
+        "appliance.config.notify_config", "appliance.config.site_file", "appliance.wire", "argparse", "asyncio",
         "email", "fastapi", "importlib.metadata", "nats", "numpy.ma", "sqlite3", "ssl", "starlette", "uvicorn", "yaml",
     },
 }  # fmt: skip
