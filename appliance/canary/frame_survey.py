@@ -25,13 +25,13 @@ from appliance.base.detector_config import DetectorConfig
 from appliance.base.errors import SourceError
 from appliance.base.machine import peak_mb
 from appliance.canary.judge import PairedObject
-from appliance.canary.light import light_of
 from appliance.canary.paired_frames import (
     FoundObject,
     KnownObject,
     SurveyedFrame,
     common_score,
     kind_of,
+    light_of,
     paired_objects,
     rounded_box,
 )

@@ -17,8 +17,7 @@ from appliance.base.detector_config import DetectorConfig
 from appliance.base.errors import DetectorError
 from appliance.base.machine import peak_mb
 from appliance.base.malloc import hold_little, trim_heaps
-from appliance.canary.light import light_of
-from appliance.canary.paired_frames import common_score, kind_of, rounded_box
+from appliance.canary.paired_frames import common_score, kind_of, light_of, rounded_box
 from appliance.detect import detector as detectors
 from appliance.detect.detector import ObjectDetector
 

@@ -22,7 +22,7 @@ from appliance.config import (
     Target,
     UplinkConfig,
 )
-from appliance.core.appliance_monitor import ApplianceMonitor, SystemProbes
+from appliance.core.appliance_monitor import ApplianceMonitor, DiskWatch, SystemProbes
 from appliance.core.core_settings import (
     CoreDeps,
     CoreListener,
@@ -38,7 +38,6 @@ from appliance.core.site_faults import ClockWatch, Neighbours, SiteFaults, Updat
 from appliance.dashboard.deps import CoreProbes, IngestOrders
 from appliance.evidence.maker import EvidenceMaker
 from appliance.evidence.privacy import PrivacyEgressPolicy, PrivacyRules, ShareableStills
-from appliance.health.disk_watch import DiskWatch
 from appliance.health.drift import READ_EVERY_S, DriftMonitor
 from appliance.media.recording_reader import SandboxedReader
 from appliance.notify.delivery import LoopSignal, NotifierDeps

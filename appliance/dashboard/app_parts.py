@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from fastapi import FastAPI
 
 from appliance.base.clock import local_weekday_minute
-from appliance.canary.nightly_candidates import CandidateStore
+from appliance.canary.candidates import CandidateStore
 from appliance.canary.proof_store import ProofStore
 from appliance.config import DashboardSections
 from appliance.dashboard.access_rights import CameraOf, ViewLog, may

@@ -11,9 +11,8 @@ from fastapi import Depends
 from pydantic import Field, ValidationError
 
 from appliance.base.errors import ModelError
+from appliance.canary.candidates import CandidateStore, detector_with, opponent
 from appliance.canary.judge import Outcome
-from appliance.canary.nightly_candidates import CandidateStore
-from appliance.canary.opponent import detector_with, opponent
 from appliance.canary.proof_store import PROOF_REPORT, ProofReport, ProofStore
 from appliance.config import DecisionConfig
 from appliance.dashboard.models_api import NameModel

@@ -14,7 +14,7 @@ from pydantic import Field
 from appliance.base.clock import Clock
 from appliance.base.detector_config import DetectorConfig
 from appliance.base.errors import ConfigError, ModelError, PreconditionError, UsageError
-from appliance.canary.nightly_candidates import KeyChange
+from appliance.canary.candidates import KeyChange
 from appliance.config import DecisionConfig
 from appliance.dashboard.deps import DatabasePart
 from appliance.dashboard.schemas import API, ApiModel, RequestModel

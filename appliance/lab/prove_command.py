@@ -12,9 +12,9 @@ from appliance.base.clock import SystemClock
 from appliance.base.detector_config import DetectorConfig
 from appliance.base.errors import DetectorError, ModelError, PreconditionError, SourceError, UsageError
 from appliance.bundle.manifest import BundleRef
+from appliance.canary.candidates import detector_with, opponent
 from appliance.canary.frame_survey import FootageFile
 from appliance.canary.judge import Judgement
-from appliance.canary.opponent import detector_with, opponent
 from appliance.canary.proof_store import ProofReport, ProofStore, apply_outcome
 from appliance.canary.trial import (
     LIMITS,

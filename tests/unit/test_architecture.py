@@ -49,7 +49,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "markupsafe": ("appliance.dashboard.savings_page", "appliance.web"),
     "nats": ("appliance.broker", "appliance.uplink", "cloud_worker"),
     "numpy": ("appliance.base.box_arrays", "appliance.cli", "appliance.replay", "appliance.scenario",
-        "appliance.analysis", "appliance.canary.light",
+        "appliance.analysis", "appliance.canary.paired_frames",
         "appliance.canary.shadow_child", "appliance.detect", "appliance.health",
         "appliance.inference", "appliance.lab", "appliance.media", "appliance.motion", "appliance.recheck",
         "appliance.router",
