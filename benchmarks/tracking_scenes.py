@@ -14,8 +14,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.base.geometry import iou
-from appliance.types import Box, Detections, TrackedObject
+from appliance.types import Box, Detections, TrackedObject, iou
 from benchmarks.tracking_detections import FrameDetections
 
 LABELS = ("person", "car")

@@ -1,4 +1,4 @@
-"""What people and programs sign in with: passwords (argon2id), codes from the console, one-time codes by time.
+"""What people and programs sign in with: passwords (argon2id), console codes, one-time codes; keys of this appliance.
 
 One-time codes follow RFC 6238 (SHA-1, 30 s, six digits, as all authenticator apps take them).
 """
@@ -6,18 +6,22 @@ One-time codes follow RFC 6238 (SHA-1, 30 s, six digits, as all authenticator ap
 from __future__ import annotations
 
 import base64
+import contextlib
 import functools
 import hashlib
 import hmac
 import io
+import os
 import secrets
 import threading
+from collections.abc import Callable
+from pathlib import Path
 from urllib.parse import quote
 
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
 
-from appliance.base.errors import UsageError
+from appliance.base.errors import MissingDependency, UsageError
 
 LENGTH_MIN = 10  # NIST SP 800-63B asks for 8
 LENGTH_MAX = 256  # NIST SP 800-63B asks for 64; a bound keeps the hash from endless input
@@ -119,3 +123,31 @@ def new_recovery_codes() -> list[str]:
     """Ten codes of 50 bits, for who has lost the phone."""
     codes = ("".join(secrets.choice(CODE_LETTERS) for _ in range(10)) for _ in range(RECOVERY_CODES))
     return [f"{each[:5]}-{each[5:]}" for each in codes]
+
+
+KEY_BYTES_MAX = 4096  # a PEM key of any kind that we make has under 1 kB
+
+
+def own_key(path: Path, make: Callable[[], bytes]) -> bytes:
+    """Return the key at `path`, which is made the first time.
+
+    Raise MissingDependency with the remedy.
+    """
+    try:
+        with contextlib.suppress(FileExistsError):
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}.new")  # of this call alone
+            if not path.exists():
+                opened = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+                with os.fdopen(opened, "wb") as file:
+                    file.write(make())
+                    file.flush()
+                    os.fsync(file.fileno())
+                try:
+                    os.link(temporary, path)  # the first one counts, also for two at once
+                finally:
+                    temporary.unlink()
+        with path.open("rb") as file:
+            return file.read(KEY_BYTES_MAX)
+    except OSError as error:
+        raise MissingDependency(f"{path}, a key of this appliance: {error.strerror}; check storage.dir") from None

@@ -11,10 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from appliance.base.geometry import iou
 from appliance.bundle.manifest import SCORE_KINDS
 from appliance.canary.judge import Light, PairedObject
-from appliance.types import Box
+from appliance.types import Box, iou
 
 if TYPE_CHECKING:  # the core never loads numpy
     import numpy as np

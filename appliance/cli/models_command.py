@@ -215,7 +215,8 @@ def shadow_command(bundle: str, *, off: bool, as_json: bool) -> int:
         print(json.dumps({"bundle": str(ref), "memory_bytes": need, "every_s": SHADOW_EVERY_S}, indent=1))
     else:
         print(
-            f"{ref}: about {need / 1e6:.0f} MB of memory and one inference in {SHADOW_EVERY_S:g} s, at the lowest priority"
+            f"{ref}: about {need / 1e6:.0f} MB of memory and one inference in {SHADOW_EVERY_S:g} s, "
+            "at the lowest priority"
         )
         print(f"{TAKEN}, measures both first, and shows it on the pages Models and /proofs")
     return 0

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from appliance.base.geometry import iou
+from appliance.types import iou
 
 Box = tuple[float, float, float, float]
 VISIBLE_MIN = 0.5

@@ -15,7 +15,6 @@ import yaml
 from appliance.alerts.pipeline import Pipeline
 from appliance.analysis.camera_analysis import CameraAnalysis
 from appliance.base.clock import ManualClock, local_weekday_minute
-from appliance.base.geometry import iou
 from appliance.config import SiteConfig, load
 from appliance.detect.detector import ObjectDetector
 from appliance.evidence.maker import EvidenceMaker
@@ -30,7 +29,7 @@ from appliance.store.paths import DATABASE
 from appliance.store.review_writes import ReviewStore
 from appliance.store.segments import SegmentStore
 from appliance.track.tracker import Tracker
-from appliance.types import Event, Gap, PipelineStep, StreamHeader
+from appliance.types import Event, Gap, PipelineStep, StreamHeader, iou
 from fixtures.render.family.mannequin import FPS
 from fixtures.render.scene import PERSON
 from fixtures.render.truth import Row, read_rows

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from appliance.scenario.tracking_metrics import LabelledBoxes
+from appliance.scenario.metrics import LabelledBoxes
 from appliance.types import Detections
 from benchmarks import tracking_detections, tracking_libraries
 from benchmarks.tracking_detections import ClipDetections, FrameDetections
