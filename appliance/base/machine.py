@@ -8,7 +8,6 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
-import resource
 import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -258,4 +257,6 @@ def peak_mb() -> float:
             name, _, value = line.partition(":")
             if name == "VmHWM":
                 return int(value.split()[0]) / _KB_PER_MIB
+    import resource  # loaded in every sandbox, and needed in no other process
+
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / _KB_PER_MIB
