@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import signal
 import sys
 import tempfile
 import time
@@ -96,6 +97,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--quick", action="store_true", help="some hundred tries instead of over 30,000")
     parser.add_argument("--seed", type=int, default=14)
     options = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # its processes end with it
     began = time.monotonic()
     print(f"{'part':<22} {'tries':>7} {'5xx':>5} {'hangs':>6} {'doors':>6}  answers", flush=True)
     with tempfile.TemporaryDirectory(prefix="vedette-attack-") as folder:

@@ -215,6 +215,8 @@ def _complete(answer: bytearray, *, bodiless: bool) -> bool:
     length = re.search(rb"\ncontent-length: *(\d+)", head.lower())
     if length:
         return len(body) >= int(length.group(1))
+    if b"text/event-stream" in head.lower():  # it never ends
+        return True
     if b"\ntransfer-encoding: chunked" in head.lower():  # a folded header may have undone `Connection: close`
         return body.endswith(b"0\r\n\r\n")
-    return b"text/event-stream" in head.lower()
+    return False

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import statistics
 import sys
 import tempfile
@@ -44,6 +45,7 @@ PROGRESS_EVERY_S = 300.0
 
 def main(arguments: Sequence[str] | None = None) -> int:
     chosen = _parser().parse_args(arguments)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # its processes end with it, and the record is whole
     seconds = 3600 * chosen.hours
     pace = SHORT if seconds < SHORT_S else LONG
     setting = Setting(chosen.scene, chosen.lines, 1, chosen.cameras)

@@ -33,9 +33,11 @@ def test_some_hundred_tries_find_nothing(tmp_path: Path, size: Size) -> None:
     assert parts["sockets"].answers["silent"] == size.idle
 
 
-@pytest.mark.parametrize("path", ["/api/v1/system/diagnostics.zip", "/fragments/health/0", "/api/v1/cameras"])
+@pytest.mark.parametrize(
+    "path", ["/api/v1/system/diagnostics.zip", "/fragments/health/0", "/api/v1/cameras", "/api/v1/stream"]
+)
 def test_an_answer_on_a_connection_that_is_kept_is_no_hang(tmp_path: Path, path: str) -> None:
-    """A folded header behind `Connection: close` makes it another value: chunks, no content and a length all end."""
+    """A folded header behind `Connection: close` makes it another value; each kind of answer ends."""
     with furnished(tmp_path, {}, config=config_of(token="correct horse")) as url:
         head = f"GET {path} HTTP/1.1\r\nAuthorization: Bearer correct horse\r\nHost: 127.0.0.1\r\nConnection: close"
         answer = exchange(urlsplit(url).port or 0, f"{head}\r\n : x\r\n\r\n".encode())
