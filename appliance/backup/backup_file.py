@@ -1,4 +1,8 @@
-"""Replaces the secrets in a site file's text by ***, and puts the secrets of another file in their place."""
+"""Writes and reads the backup of a site: one zip with a manifest, the site file, the database, versions and evidence.
+
+The secrets of the site file are replaced by ***, or sealed under a passphrase; a restore takes hidden ones from the
+present site file.
+"""
 
 from __future__ import annotations
 

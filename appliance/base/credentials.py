@@ -1,4 +1,4 @@
-"""What people and programs sign in with: passwords (argon2id), console codes, one-time codes; keys of this appliance.
+"""Credentials: passwords (argon2id), codes from the console, one-time codes by time, and the appliance's own keys.
 
 One-time codes follow RFC 6238 (SHA-1, 30 s, six digits, as all authenticator apps take them).
 """
