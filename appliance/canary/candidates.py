@@ -23,7 +23,6 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from appliance.base.child_modules import APPLIANCE, PARENT, end_child
 from appliance.base.clock import Clock, local_day, local_weekday_minute
-from appliance.base.detector_config import DetectorConfig
 from appliance.base.errors import ModelError, UsageError
 from appliance.bundle.bundle_store import BundleStore, InForceTable
 from appliance.canary.proof_store import ProofStore
@@ -201,9 +200,3 @@ def opponent(site: IngestConfig | DecisionConfig, table: InForceTable, camera: s
     if model != candidate:
         return model
     return str(slot.before) if slot is not None and slot.before is not None and not own else OWN_MODEL
-
-
-def detector_with(section: DetectorConfig, model: str) -> DetectorConfig:
-    """Return the site's section with another network; precision, labels and head at their defaults."""
-    usual = {"precision": "auto", "labels": None, "head": "auto"}
-    return section if model == section.model else section.model_copy(update={**usual, "model": model})

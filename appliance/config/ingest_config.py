@@ -92,6 +92,4 @@ class IngestConfig(ConfigModel):
     def own_networks(self) -> tuple[DetectorConfig, ...]:
         """Return the detectors that cameras have for themselves, each once; labels and precision are their own."""
         named = {camera.model for camera in self.cameras.values() if camera.enabled and camera.model}
-        models = sorted(named - {self.detector.model})
-        usual = {"precision": "auto", "labels": None, "head": "auto"}
-        return tuple(self.detector.model_copy(update={"model": model, **usual}) for model in models)
+        return tuple(self.detector.with_model(model) for model in sorted(named - {self.detector.model}))
