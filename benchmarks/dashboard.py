@@ -187,7 +187,7 @@ def axe() -> Iterator[Row]:
 def mosaic() -> Iterator[Row]:
     node = "tests/unit/test_redacted_clip.py::test_no_pixel_outside_the_objects_box_is_anything_but_mosaic"
     yield decided_by("mosaic: pixels outside the box that are none", "0", node)
-    _, text = output("benchmarks.redacted_clip", "--rounds", "1", "--seconds", "10")
+    _, text = output("benchmarks.transcoding", "redaction", "--rounds", "1", "--seconds", "10")
     found = re.search(r"([\d.]+) x real time on one core", text)
     speed = 2 * float(found[1]) if found else 0.0
     yield Row("mosaic at 720p, times real time on two cores", "4", f"{speed:.1f}", speed >= 4)

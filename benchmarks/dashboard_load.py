@@ -1,4 +1,4 @@
-"""Cost of the dashboard's pages: `python -m benchmarks.dashboard_load pages|filters|rows|idle [--alerts 100000]`.
+"""Cost of the dashboard's pages: `python -m benchmarks.dashboard_load pages|filters|rows|idle|timeline`.
 
 pages: server time of every page with 100,000 alerts of 30 days on 16 cameras, 20 times each after one that warms up.
 
@@ -7,6 +7,13 @@ filters: the same of the list of alerts under each filter, and of its JSON.
 rows: from an event in the store until its row is on screen, in Chromium, 40 times.
 
 idle: CPU seconds of the server while 20 browsers have the list open (their stream and their polls) and nothing happens.
+
+timeline: how soon a day of a camera is on the screen. The site also has 30 days of recording (a segment a minute, and
+every 4 s on the day that is looked at; looks for each minute), and is asked for that day of each camera: wall time of
+the API's report, and time of this process's processor. With `--browser` from the request to the strips being drawn, and
+from a seek or *Play* to its first frame, of 40 s of 1280x720 that are really there.
+
+`--alerts 100000` sets how many there are.
 
 Absolute figures are for a quiet machine; beside other work compare two runs of the same minute.
 """
@@ -24,7 +31,7 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -33,7 +40,8 @@ from fastapi.testclient import TestClient
 from playwright import sync_api as playwright
 
 from appliance import wire
-from appliance.base.clock import ManualClock, SystemClock
+from appliance.base.clock import Clock, ManualClock, SystemClock
+from appliance.base.malloc import spare_what_stays
 from appliance.config import SiteConfig
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import StoredSite
@@ -41,12 +49,15 @@ from appliance.store.alerts import AlertStore
 from appliance.store.cameras import CameraStore
 from appliance.store.database import Database
 from appliance.store.meter import Meter
+from appliance.store.segments import SegmentStore
 from appliance.types import Alert, AlertChange, BestView, Event
 from appliance.web.server import WebServer
+from tests.support import numbered_footage
 from tests.support.dashboard_site import running
 
 CAMERAS, DAYS, TIMES = 16, 30, 20
 NOW = 1_700_000_000.0
+URL = "http://127.0.0.1:8080"
 WORDS = """a person walks through the yard past parked cars towards gate with box at night rain only shadow
 tree""".split()  # noqa: SIM905
 FILTERS = {
@@ -63,6 +74,8 @@ PAGES = (
     "/scenarios", "/storage", "/users", "/system", "/alerts/alert0000000000000050000",
 )  # fmt: skip
 BROWSERS, IDLE_S, ROWS = 20, 30.0, 40
+DAY_TIMES, SEEKS = 10, 21
+FILM_S, FILM_SIZE = 8, (1280, 720)
 
 
 def fill(db: Database, alerts: int) -> None:
@@ -121,18 +134,16 @@ def fill(db: Database, alerts: int) -> None:
 
 
 @contextlib.contextmanager
-def filled(alerts: int, clock: ManualClock | SystemClock) -> Iterator[tuple[Database, FastAPI]]:
-    """Yield a site of 16 cameras with so many alerts, and its dashboard."""
+def filled(alerts: int, clock: Clock) -> Iterator[tuple[Database, Path, Callable[[], FastAPI]]]:
+    """Yield a site of 16 cameras with so many alerts, its folder, and what makes a dashboard: one each event loop."""
     with tempfile.TemporaryDirectory() as folder:
         db = Database(Path(folder) / "vedette.db", clock)
         cameras = {f"cam{n}": {"url": f"rtsp://10.0.0.{n}/main"} for n in range(CAMERAS)}
         config = SiteConfig.model_validate({"site": {"name": "bench"}, "cameras": cameras, "dashboard": {"port": 0}})
         CameraStore(db).ensure({name: camera.url for name, camera in config.cameras.items()})
         fill(db, alerts)
-        yield (
-            db,
-            create_app(StoredSite(db, Meter(db, "core"), Path(folder), clock), config.for_dashboard()),
-        )
+        stored = StoredSite(db, Meter(db, "core"), Path(folder), clock)
+        yield db, Path(folder), lambda: create_app(stored, config.for_dashboard())
         db.close()
 
 
@@ -157,7 +168,7 @@ def filters(alerts: int) -> None:
 @contextlib.contextmanager
 def asked(alerts: int) -> Iterator[TestClient]:
     """Yield a client of such a site, in this process."""
-    with filled(alerts, ManualClock(NOW)) as (_, app), TestClient(app, base_url="http://127.0.0.1:8080") as client:
+    with filled(alerts, ManualClock(NOW)) as (*_, app), TestClient(app(), base_url=URL) as client:
         gc.collect()
         gc.freeze()  # what this benchmark alone has loaded (Playwright) is no part of the core's collections
         yield client
@@ -180,7 +191,7 @@ def in_ms(took: list[float]) -> str:
 
 def rows(alerts: int) -> None:
     clock = SystemClock()
-    with filled(alerts, clock) as (db, app), served(app) as url, playwright.sync_playwright() as driver:
+    with filled(alerts, clock) as (db, _, app), served(app()) as url, playwright.sync_playwright() as driver:
         page = chromium(driver).new_page()
         page.goto(url)
         page.locator("#pulse[data-state=live]").wait_for()
@@ -208,8 +219,8 @@ def rows(alerts: int) -> None:
 
 def idle(alerts: int) -> None:
     with (
-        filled(alerts, SystemClock()) as (_, app),
-        served(app) as url,
+        filled(alerts, SystemClock()) as (*_, app),
+        served(app()) as url,
         playwright.sync_playwright() as driver,
     ):
         browser = chromium(driver)
@@ -224,21 +235,128 @@ def idle(alerts: int) -> None:
         print(f"{BROWSERS} browsers, nothing happening: {used:.2f} CPU-s in {took:.0f} s, {used / took:.1%} of a core")
 
 
+def timeline(alerts: int, *, with_browser: bool) -> None:
+    clock: Clock = SystemClock() if with_browser else ManualClock(NOW)
+    began = time.perf_counter()
+    with filled(alerts, clock) as (db, root, app):
+        with db.transaction() as connection:  # `fill` ends at its own NOW
+            connection.execute("UPDATE alert SET t_start = t_start + ?, t_end = t_end + ?", (clock.now() - NOW,) * 2)
+        _fill_recording(db, clock.now())
+        print(f"{alerts} alerts and {CAMERAS * DAYS} days written in {time.perf_counter() - began:.0f} s")
+        _measure_report(app(), clock.now())
+        if with_browser:
+            t0 = _film(db, root, clock.now())
+            server = WebServer(app(), "127.0.0.1", 0)
+            with running(server) as url:
+                server.warm_up()  # as `vedette run` does
+                spare_what_stays()
+                _measure_browser(url, t0)
+    print(f"load of this machine: {os.getloadavg()[0]:.1f}")
+
+
+def _fill_recording(db: Database, now: float) -> None:
+    """Segments and looks of all cameras, up to a minute before `now`; nothing is on the disk."""
+    with db.transaction() as connection:
+        for n in range(CAMERAS):
+            camera, day = f"cam{n}", now - 86400
+            rows = [(now - 60 * k, 60.0) for k in range(2, DAYS * 1440) if now - 60 * k < day]
+            rows += [(now - 60 - 4.0 * k, 4.0) for k in range(1, 21600 - 15)]
+            connection.executemany(
+                "INSERT INTO segment (path, camera, t_start, t_end, bytes, frames, codec, width, height, complete) "
+                "VALUES (?, ?, ?, ?, 1000000, 100, 'h264', 1920, 1080, 1)",
+                ((f"segments/{camera}/{t:.0f}.mp4", camera, t, t + length) for t, length in rows),
+            )
+            minutes = range(int((now - DAYS * 86400) // 60), int(now // 60))
+            connection.executemany(
+                "INSERT OR REPLACE INTO activity VALUES (?, ?, ?, ?)",
+                ((camera, minute, 60 + minute % 200, minute % 7) for minute in minutes),
+            )
+
+
+def _measure_report(app: FastAPI, now: float) -> None:
+    wall: list[float] = []
+    spent: list[float] = []
+    with TestClient(app, base_url=URL) as client:
+        for _ in range(DAY_TIMES):
+            for n in range(CAMERAS):
+                began, cpu = time.perf_counter(), time.process_time()
+                answer = client.get(f"/api/v1/cameras/cam{n}/timeline?from={now - 86400}&to={now}")
+                wall.append(1000 * (time.perf_counter() - began))
+                spent.append(1000 * (time.process_time() - cpu))
+                assert len(answer.json()["alerts"]) > 100, answer.text[:200]
+    print(f"report of a day, {len(answer.content) / 1000:.0f} kB: {_figures(wall)}; processor {_figures(spent)}")
+
+
+def _film(db: Database, root: Path, now: float) -> float:
+    """Five files of camera cam3, over which the seeks go; returns when they begin."""
+    t0 = now - 3600
+    with db.transaction() as connection:
+        connection.execute("DELETE FROM segment WHERE camera = 'cam3' AND t_end > ? AND t_start < ?", (t0, t0 + 40))
+    made = numbered_footage.encoded_footage(0, FILM_S * 10, size=FILM_SIZE)
+    for n in range(5):
+        SegmentStore(db).put(numbered_footage.record(root, made, t0 + FILM_S * n, camera="cam3", name=f"film{n}"))
+    return t0
+
+
+def _measure_browser(url: str, t0: float) -> None:
+    with playwright.sync_playwright() as driver:
+        browser = chromium(driver, "--autoplay-policy=no-user-gesture-required")
+        page = browser.new_page(viewport={"width": 1440, "height": 900})
+        page.set_default_timeout(120_000)
+        drawn: list[float] = []
+        sought: list[float] = []
+        played: list[float] = []
+        for n in range(SEEKS):
+            began = time.perf_counter()
+            page.goto(f"{url}/cameras/cam3/timeline?t={t0 + 2 + 1.5 * n:.1f}", wait_until="commit")
+            page.locator("#timeline[data-loaded]").wait_for(state="attached")
+            drawn.append(1000 * (time.perf_counter() - began))
+            sought.append(_until(page, "() => document.querySelector('.stage canvas').dataset.t", lambda: None))
+            played.append(
+                _until(
+                    page,
+                    "() => [...document.querySelectorAll('video')].some(v => v.currentTime > 0 && !v.paused)",
+                    page.get_by_role("button", name="Play").click,
+                )
+            )
+            page.get_by_role("button", name="Pause").click()
+        browser.close()
+    print(f"the first opening of a browser: {drawn.pop(0):.0f} ms")
+    print(f"opened and drawn: {_figures(drawn)}; its picture after that: {_figures(sought)}")
+    print(f"from Play to the first frame: {_figures(played)}")
+
+
+def _until(page: playwright.Page, condition: str, act: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    act()
+    page.wait_for_function(condition, polling=10)
+    return 1000 * (time.perf_counter() - began)
+
+
+def _figures(values: list[float]) -> str:
+    p95 = statistics.quantiles(values, n=20, method="inclusive")[-1]
+    return f"median {statistics.median(values):.0f} ms, p95 {p95:.0f} ms"
+
+
 def served(app: FastAPI) -> AbstractContextManager[str]:
     """Serve the dashboard on a free port of the loopback, and yield its URL."""
     return running(WebServer(app, "127.0.0.1", 0))
 
 
-def chromium(driver: playwright.Playwright) -> playwright.Browser:
+def chromium(driver: playwright.Playwright, *more: str) -> playwright.Browser:
     program = os.environ.get("VEDETTE_CHROMIUM") or shutil.which("chromium")
-    return driver.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
+    return driver.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu", *more])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("pages", "filters", "rows", "idle"))
+    parser.add_argument("what", choices=("pages", "filters", "rows", "idle", "timeline"))
     parser.add_argument("--alerts", type=int, default=100_000)
+    parser.add_argument("--browser", action="store_true", help="of the timeline")
     wanted = parser.parse_args()
+    if wanted.what == "timeline":
+        timeline(wanted.alerts, with_browser=wanted.browser)
+        return
     {"pages": pages, "filters": filters, "rows": rows, "idle": idle}[wanted.what](wanted.alerts)
 
 

@@ -44,7 +44,7 @@ from appliance.store.meter import Meter
 from appliance.store.segments import SegmentStore
 from appliance.types import Gap, SegmentRow
 from appliance.web.server import WebServer
-from benchmarks.rendition import YARD, encode
+from benchmarks.transcoding import YARD, encode_h265
 
 BITS_PER_S, FPS, SIZE, FILM_S = 4_000_000, 20, (1280, 720), 20
 SETTLE_S = 3.0
@@ -207,7 +207,7 @@ def main() -> None:
         query = "&codec=h264" if wanted.h265 else ""
         if wanted.h265:
             width, height = map(int, wanted.h265.split("x"))
-            encode(YARD, film, (width, height), FILM_S)
+            encode_h265(YARD, film, (width, height), FILM_S)
         else:
             render(film)
         command = [sys.executable, "-m", "benchmarks.live_view", "--serve", folder]

@@ -13,11 +13,10 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +32,7 @@ from appliance.scenario import ground_truth, scenario_loader
 from appliance.scenario.ground_truth import BoxesSpool, TrueFrames, TrueObject, shaken_truth
 from appliance.scenario.metrics import clear_mot, compared_frames, hota_figures
 from appliance.types import Detections
-from benchmarks.ingest.footage import FootageSpec, make
+from benchmarks.ingest.footage import FootageSpec, Truth, make
 from tests.support.clip_replay import replay
 
 ROOT = Path(__file__).parents[1]
@@ -45,7 +44,6 @@ FILES = {
     "rain": SCENARIOS / "rain_boxes.scenario.yaml",
     "infrared": SCENARIOS / "infrared_boxes.scenario.yaml",
 }
-VISIBLE_MIN, HEIGHT_MIN = 0.5, 0.06
 LABEL = "person"
 _SITE = "{detector: {model: %s}, cameras: {film: {url: 'file:film', detect: {fps: 5}}}}"
 
@@ -167,7 +165,7 @@ def films(names: Sequence[str], footage: Path) -> Iterable[LabelledClip]:
         if name in VIEWS:
             view, scene = VIEWS[name]
             clip, seen = make(FootageSpec(view, scene, 720), footage)
-            yield LabelledClip(f"{name} 720p", clip, partial(_known, _people(seen.as_json())))
+            yield LabelledClip(f"{name} 720p", clip, partial(_known, _people(seen)))
             continue
         made = scenario_loader.load_scenario(FILES[name])
         if made.absent or made.truth is None or made.scenario.truth is None:
@@ -180,15 +178,12 @@ def _known(frames: TrueFrames, _size: tuple[int, int]) -> TrueFrames:
     return frames
 
 
-def _people(written: Mapping[str, Any]) -> TrueFrames:
+def _people(seen: Truth) -> TrueFrames:
     """Read the people of the ingest benchmark's footage; those that are half hidden or tiny are ignored."""
     found: dict[int, tuple[TrueObject, ...]] = {}
-    for identity, visit in enumerate(written["visits"]):
-        if visit["label"] != LABEL:
-            continue
-        for frame, x1, y1, x2, y2, visible in visit["sights"]:
-            counts = visible >= VISIBLE_MIN and y2 - y1 >= HEIGHT_MIN
-            found[frame] = (*found.get(frame, ()), TrueObject(identity, LABEL, (x1, y1, x2, y2), counts))
+    for identity, visit in enumerate(seen.visits):
+        for frame, sight in visit.sights.items() if visit.label == LABEL else ():
+            found[frame] = (*found.get(frame, ()), TrueObject(identity, LABEL, sight.box, sight.counts))
     return found
 
 

@@ -2,10 +2,12 @@
 
     python -m benchmarks.replay_speed                              # the bundled yard, brought to 1280x720
     python -m benchmarks.replay_speed --model vedette-nano-int8 --with rain,night --json speed.json
+    python -m benchmarks.replay_speed --conditions                 # what each condition of `--with` costs instead
 
 Each round replays the whole clip with one thread calling the detector and with one per core. Wall time depends on other
 processes; so the CPU time that these took meanwhile is shown beside it (cores that they kept busy), and the CPU time of
 the replay, which they change little. The logs of all rounds must be the same bytes.
+A condition's cost is in milliseconds of CPU a frame of 1280x720, one core, the median of several frames.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import platform
 import statistics
 import sys
 import tempfile
+import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -30,12 +33,15 @@ from appliance.base import yamlfile
 from appliance.base.clock import SystemClock
 from appliance.detect import detector
 from appliance.detect.detector import ObjectDetector
-from appliance.replay.conditions.condition_spec import NO_CONDITIONS, ConditionSet
+from appliance.replay.conditions.condition_spec import CONDITION_KINDS, NO_CONDITIONS, ConditionSet
+from appliance.replay.conditions.frame_transform import frame_transform_of
 from appliance.replay.replay_plan import workers_for
 from benchmarks.__main__ import ROOT, SITE
 from tests.support.clip_replay import replay
 
 SIZE, RATE = (1280, 720), 15
+YARD = ROOT / "fixtures" / "clips" / "yard.mp4"
+CONDITION_FRAMES, CONDITION_T = 15, 10.2  # how many, and their time in the footage
 BAR = 10.0
 
 
@@ -60,12 +66,15 @@ def main() -> int:
     options.add_argument("--with", dest="weather", default="none", help="weather, as of vedette replay")
     options.add_argument("--rounds", type=int, default=5)
     options.add_argument("--json", type=Path, metavar="FILE", help="write the figures here, too")
+    options.add_argument("--conditions", action="store_true", help="the cost of each condition, no replay")
     chosen = options.parse_args()
+    if chosen.conditions:
+        return measure_conditions(chosen.json)
     site = yamlfile.loads(SITE, config.SiteConfig)
     site = site.model_copy(update={"detector": site.detector.model_copy(update={"model": chosen.model})})
     network = detector.load(site.detector)
     with tempfile.TemporaryDirectory() as folder:
-        clip = chosen.clip or enlarged(ROOT / "fixtures" / "clips" / "yard.mp4", Path(folder) / "yard720.mp4")
+        clip = chosen.clip or enlarged(YARD, Path(folder) / "yard720.mp4")
         about = {"clip": described(clip), "model": network.name, "cores": usable_cores(), "with": chosen.weather}
         print(json.dumps(about))
         made = ConditionSet.parse([chosen.weather])
@@ -84,6 +93,38 @@ def main() -> int:
         about["python"], about["machine"] = platform.python_version(), platform.machine()
         chosen.json.write_text(json.dumps({**about, "rounds": [asdict(each) for each in figures]}, indent=1))
     return 0
+
+
+def measure_conditions(to: Path | None) -> int:
+    """Print the milliseconds of each condition, and of four together."""
+    cv2.setNumThreads(1)
+    with av.open(str(YARD)) as film:
+        shown = zip(range(CONDITION_FRAMES), film.decode(video=0), strict=False)
+        frames = [frame.reformat(*SIZE, "yuv420p") for _, frame in shown]
+    texts = {
+        kind.name: f"{kind.name}@10s" if kind.when == "moment" else kind.name
+        for kind in CONDITION_KINDS
+        if not kind.stream
+    }
+    figures = {name: _condition_ms(text, frames) for name, text in texts.items()}
+    figures["rain,night,shake,jpeg"] = _condition_ms("rain,night,shake,jpeg", frames)
+    for name, value in figures.items():
+        print(f"{name:<24} {value:6.1f} ms")
+    if to:
+        to.write_text(json.dumps({"size": SIZE, "ms": figures}, indent=1))
+    return 0
+
+
+def _condition_ms(text: str, frames: list[av.VideoFrame]) -> float:
+    lens = frame_transform_of(ConditionSet.parse([text]))
+    assert lens is not None, text
+    lens(0, CONDITION_T, frames[0])  # what is made once for the whole footage
+    took = []
+    for number, frame in enumerate(frames):
+        begin = time.thread_time()
+        lens(number, CONDITION_T, frame)
+        took.append(1000 * (time.thread_time() - begin))
+    return round(statistics.median(took), 1)
 
 
 def one(

@@ -35,10 +35,9 @@ from appliance.scenario.metrics import LabelledBoxes
 from appliance.scenario.scenario_schema import TruthFile
 from appliance.track.appearance import Planes
 from appliance.track.tracker import Tracker
-from benchmarks import tracking_detections, tracking_libraries, tracking_scenes
-from benchmarks.tracking_detections import ClipDetections, FrameDetections
+from benchmarks import tracking_libraries, tracking_scenes
 from benchmarks.tracking_libraries import Answer, LibraryTracker
-from benchmarks.tracking_scenes import Scene
+from benchmarks.tracking_scenes import ClipDetections, FrameDetections, Scene
 
 ROOT = Path(__file__).parents[1]
 DATA = Path(os.environ.get("VEDETTE_SHARED", ROOT / ".." / "shared")) / "data"
@@ -72,12 +71,12 @@ def main() -> int:
         print(f"no {chosen.clip} or no {chosen.truth}: nothing to compare on", file=sys.stderr)
         return 2
     clip_frames = (
-        tracking_detections.load(chosen.looks)
+        tracking_scenes.load_detections(chosen.looks)
         if chosen.looks
-        else tracking_detections.detect_clip(chosen.clip, chosen.model)
+        else tracking_scenes.detect_clip(chosen.clip, chosen.model)
     )
     if chosen.save:
-        tracking_detections.save(chosen.save, clip_frames)
+        tracking_scenes.save_detections(chosen.save, clip_frames)
     clip_frames = clip_frames.every(chosen.fps, chosen.phase)
     frames = ground_truth.read_truth(chosen.truth, TruthFile(mot=chosen.truth), clip_frames.size)
     right = [_labelled([(each.id, each.box) for each in frames.get(frame.frame, ())]) for frame in clip_frames.looks]

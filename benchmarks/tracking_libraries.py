@@ -21,7 +21,7 @@ from appliance.base.box_arrays import iou_matrix
 from appliance.scenario import metrics
 from appliance.scenario.metrics import LabelledBoxes
 from appliance.types import Box
-from benchmarks.tracking_detections import FrameDetections
+from benchmarks.tracking_scenes import FrameDetections
 
 Answer = tuple[int, Box]
 """A number and where it is, in shares of the picture."""

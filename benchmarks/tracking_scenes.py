@@ -1,7 +1,8 @@
-"""Made-up scenes with known identities for trackers: a busy pavement, and a junction where cars wait.
+"""The detections that trackers are compared on: of a clip, kept in a file without inference, or of made-up scenes.
 
-Boxes as a detector gives them: with noise, missed frames, scores that dip, nothing of who is hidden. Each scene can be
-drawn, too, so that a tracker which looks at pictures has some: everybody wears two colours.
+Scenes have known identities: a busy pavement, and a junction where cars wait. Boxes as a detector gives them: with
+noise, missed frames, scores that dip, nothing of who is hidden. Each scene can be drawn, too, so that a tracker which
+looks at pictures has some: everybody wears two colours.
 """
 
 from __future__ import annotations
@@ -9,13 +10,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Protocol
 
+import av
 import numpy as np
 from numpy.typing import NDArray
 
+from appliance.base.detector_config import DetectorConfig
+from appliance.media.frames import FrameConverter
 from appliance.types import Box, Detections, TrackedObject, iou
-from benchmarks.tracking_detections import FrameDetections
 
 LABELS = ("person", "car")
 SIZE = (320, 180)  # pixels of the pictures
@@ -23,12 +27,85 @@ ASPECT = SIZE[0] / SIZE[1]
 Colour = tuple[int, int, int]
 Planes = tuple[NDArray[np.uint8], ...]
 Answers = Sequence[tuple[int, Box]]
-
 VISIBLE_MIN = 0.3  # less of a walker than that is not found
 MISSED_SHARE = 0.06  # of the boxes of who stands free
 DOUBTFUL_SHARE = 0.08  # of the boxes that score 0.2 to 0.5
 SIDE_STD = 0.025  # of a side's place, in sizes of the box
 HELD_LOOKS = 5  # a number belongs to whom it was on for a second: fewer are one slip in a crossing
+
+
+@dataclass(frozen=True, slots=True)
+class FrameDetections:
+    """frame: 0-based index in the clip; t: seconds."""
+
+    frame: int
+    t: float
+    found: Detections
+
+
+@dataclass(frozen=True, slots=True)
+class ClipDetections:
+    """All examined frames of a clip of `size` (width, height), in order."""
+
+    model: str
+    labels: tuple[str, ...]
+    size: tuple[int, int]
+    looks: tuple[FrameDetections, ...]
+
+    def every(self, fps: float, phase: int = 0) -> ClipDetections:
+        """At most `fps` a second from frame `phase` on, evenly, as the appliance samples while something moves."""
+        chosen, due = [], None
+        for frame in self.looks[phase:]:
+            due = frame.t if due is None else due
+            if frame.t >= due - 0.002:
+                chosen.append(frame)
+                due = max(due + 1 / fps, frame.t)
+        return replace(self, looks=tuple(chosen))
+
+
+def detect_clip(clip: Path, model: str) -> ClipDetections:
+    """Detect on every frame as the appliance does: scaled by the decoder, default score_min. Raise ModelError."""
+    from appliance.detect import detector  # needs ONNX Runtime; an environment with other trackers may not have it
+
+    network, converter, found = detector.load(DetectorConfig(model=model)), FrameConverter(), []
+    with av.open(str(clip)) as film:
+        stream = film.streams.video[0]
+        for index, frame in enumerate(film.decode(stream)):
+            picture = converter.bgr(frame, network.preferred_size(frame.width, frame.height))
+            found.append(FrameDetections(index, round(float(frame.time or 0.0), 3), network.detect([picture])[0]))
+        size = (stream.width, stream.height)
+    return ClipDetections(network.name, network.labels, size, tuple(found))
+
+
+def save_detections(path: Path, looks: ClipDetections) -> None:
+    """As one .npz: rows of all frames one below the other, and how many belong to each."""
+    found = [each.found for each in looks.looks]
+    np.savez_compressed(
+        path,
+        model=looks.model,
+        labels=np.array(looks.labels),
+        size=np.array(looks.size),
+        frame=np.array([each.frame for each in looks.looks]),
+        t=np.array([each.t for each in looks.looks]),
+        count=np.array([len(each) for each in found]),
+        boxes=np.concatenate([each.boxes for each in found]),
+        scores=np.concatenate([each.scores for each in found]),
+        class_ids=np.concatenate([each.class_ids for each in found]),
+    )
+
+
+def load_detections(path: Path) -> ClipDetections:
+    """Load the file that `save_detections` wrote."""
+    with np.load(path) as kept:
+        ends = np.cumsum(kept["count"])
+        begins = ends - kept["count"]
+        boxes, scores, class_ids = kept["boxes"], kept["scores"], kept["class_ids"]
+        looks = tuple(
+            FrameDetections(int(frame), float(t), Detections(boxes[a:b], scores[a:b], class_ids[a:b]))
+            for frame, t, a, b in zip(kept["frame"], kept["t"], begins, ends, strict=True)
+        )
+        width, height = (int(side) for side in kept["size"])
+        return ClipDetections(str(kept["model"]), tuple(str(each) for each in kept["labels"]), (width, height), looks)
 
 
 @dataclass(frozen=True, slots=True)

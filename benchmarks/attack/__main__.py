@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from benchmarks.attack import http_attack, socket_attack, wire_attack
+from benchmarks.attack import http_attack, wire_attack
 from benchmarks.attack.target import CAMERA_SECRET, CANARY, TOKEN, Tally, Target
 
 ALERT_S_MAX = 90.0
@@ -55,7 +55,7 @@ def attack(folder: Path, size: Size, seed: int, say: Callable[[str], None] = lam
         parts += wire_attack.run(target, size.verdicts, size.escalations, size.media, seed)
         for part in parts[2:]:
             say(part.line())
-        parts.append(socket_attack.run(target, size.idle, size.slow))
+        parts.append(http_attack.flood(target, size.idle, size.slow))
         say(parts[-1].line())
         parts.append(_aftermath(target))
         say(parts[-1].line())

@@ -68,9 +68,6 @@ class Target:
         text = Path(f"/proc/{self._processes[name].pid}/status").read_text()
         return int(re.findall(r"VmRSS:\s+(\d+)", text)[0]) / 1024
 
-    def files(self, name: str) -> int:
-        return len(os.listdir(f"/proc/{self._processes[name].pid}/fd"))
-
     def get(self, path: str, timeout_s: float = 30.0) -> tuple[int, bytes]:
         """Get a path of the dashboard, with the token."""
         request = urllib.request.Request(

@@ -29,7 +29,7 @@ from pathlib import Path
 
 from benchmarks.chaos.checker import ChaosResult, verify
 from benchmarks.chaos.history import write_history
-from benchmarks.chaos.network_relay import NetworkRelay
+from benchmarks.chaos.site import NetworkRelay
 from tests.servers.nats import NatsServer, find_nats_servers
 from tests.servers.openai_stub import KEY, MODEL, OpenAiStub, facts
 
@@ -114,7 +114,7 @@ class Chaos:
         self.workers = [self._worker(n, self.model.url) for n in range(WORKERS)]
         command = [
             "-m",
-            "benchmarks.chaos.core_process",
+            "benchmarks.chaos.site",
             str(folder),
             self.relay.url,
             str(plan.questions),

@@ -1,10 +1,11 @@
-"""The cameras of the benchmark: our RTSP server in a process of its own, which prints when frames were taken.
+"""The cameras of the benchmark: our RTSP server in a process of its own, which tells when frames were taken.
 
     python -m benchmarks.ingest.cameras yard=FILE.mp4
 
 Prints JSON lines: {"port": N} when it listens, and {"camera": NAME, "n": N, "t": UTC} for the first frame and
 again for each frame N whose time is not where the rate says, as it happens when the machine is too busy. A camera
-begins with its first viewer, so every contender is shown the same frames.
+begins with its first viewer, so every contender is shown the same frames. `served` starts that process and keeps what
+it tells as a `FrameClock` a camera.
 """
 
 from __future__ import annotations
@@ -13,15 +14,133 @@ import asyncio
 import contextlib
 import json
 import signal
+import subprocess
 import sys
+import threading
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from appliance.base.clock import Clock, SystemClock
 from appliance.demo.looping_clip import LoopingClip
 from appliance.demo.rtsp_mount import Mount, MountViewer, SentUnit
 from appliance.demo.rtsp_server import RtspServer
+from benchmarks.ingest.footage import FPS, FootageSpec, Truth, make
 
+ROOT = Path(__file__).parents[2]
 OFF_S_MAX = 0.03
+SUB_LINES = 360
+STOP_S_MAX = 120.0
+
+
+class MeasurementFailed(Exception):
+    """The contender or the cameras did not come up, or ended before their time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """The scenes and streams of the cameras.
+
+    `lines` are those of the main stream. `streams` of 2 adds a sub-stream of 640x360 to detect on.
+    """
+
+    scene: str
+    lines: int = 720
+    streams: int = 1
+    cameras: int = 1
+    gop_s: int = 2
+
+    def films(self) -> list[FootageSpec]:
+        """Return one film a camera: views in turn, each camera at another place of its loop."""
+        loop_s = 60
+        found = []
+        for k in range(self.cameras):
+            phase = (k * 28 % loop_s) // 4 * 4  # a multiple of every GOP, so that a turned loop begins at a key frame
+            found.append(FootageSpec(("yard", "gate")[k % 2], self.scene, self.lines, self.gop_s, phase))
+        return found
+
+
+class FrameClock:
+    """State: the frames from which on the rate holds. Written by the thread that reads the server's lines."""
+
+    def __init__(self, fps: float) -> None:
+        self._fps = fps
+        self._frames: list[int] = []
+        self._times: list[float] = []
+
+    def note(self, frame: int, t: float) -> None:
+        """From `frame` on, taken at `t`, the rate holds; in rising order."""
+        self._frames.append(frame)
+        self._times.append(t)
+
+    @property
+    def begun(self) -> bool:
+        return bool(self._frames)
+
+    def t(self, frame: int) -> float:
+        """Return the UTC seconds of a frame."""
+        at = max(0, bisect_right(self._frames, frame) - 1)
+        return self._times[at] + (frame - self._frames[at]) / self._fps
+
+    def frame(self, t: float) -> int:
+        """Return the frame that was taken nearest to `t`."""
+        at = max(0, bisect_right(self._times, t + 0.5 / self._fps) - 1)
+        return self._frames[at] + round((t - self._times[at]) * self._fps)
+
+
+@dataclass(frozen=True, slots=True)
+class ServedCameras:
+    """The running server. taken: by camera, when its frames were taken."""
+
+    port: int
+    taken: Mapping[str, FrameClock]
+
+
+def prepare(setting: Setting, footage: Path) -> tuple[dict[str, Path], dict[str, Truth]]:
+    """Return the setting's streams as files, by the names they are served under, and the truth of each camera."""
+    files: dict[str, Path] = {}
+    truths: dict[str, Truth] = {}
+    for k, film in enumerate(setting.films()):
+        files[f"cam{k}"], truths[f"cam{k}"] = make(film, footage)
+        if setting.streams == 2:
+            files[f"cam{k}-sub"], _ = make(replace(film, lines=SUB_LINES), footage)
+    return files, truths
+
+
+@contextlib.contextmanager
+def served(
+    files: Mapping[str, Path], fps: Mapping[str, float] | None = None, prefix: Sequence[str] = ()
+) -> Iterator[ServedCameras]:
+    """Serve files as cameras, by a process of their own, until left. Raise MeasurementFailed.
+
+    fps: by camera, where it is not that of our footage. prefix: of the command, as for another network namespace.
+    """
+    mounts = [f"{name}={path}" for name, path in files.items()]
+    child = subprocess.Popen(
+        [*prefix, sys.executable, "-m", "benchmarks.ingest.cameras", *mounts],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    try:
+        assert child.stdout is not None
+        first = child.stdout.readline()
+        if not first:
+            raise MeasurementFailed("the cameras did not come up; the lines above say why")
+        clocks = {name: FrameClock((fps or {}).get(name, FPS)) for name in files}
+        threading.Thread(target=_read_frame_times, args=(child, clocks), name="witness", daemon=True).start()
+        yield ServedCameras(json.loads(first)["port"], clocks)
+    finally:
+        child.terminate()
+        child.wait(STOP_S_MAX)
+
+
+def _read_frame_times(child: subprocess.Popen[bytes], taken: Mapping[str, FrameClock]) -> None:
+    assert child.stdout is not None
+    for line in child.stdout:
+        message = json.loads(line)
+        taken[message["camera"]].note(message["n"], message["t"])
 
 
 class FrameTimeReporter:
@@ -55,7 +174,7 @@ class TimedMount(Mount):
         super().join(player)
 
 
-async def serve(files: dict[str, Path]) -> None:
+async def _serve(files: Mapping[str, Path]) -> None:
     clock = SystemClock()
     server = RtspServer({}, clock=clock)
     server.mounts.update({name: TimedMount(name, LoopingClip(path), clock) for name, path in files.items()})
@@ -72,5 +191,5 @@ async def serve(files: dict[str, Path]) -> None:
 
 if __name__ == "__main__":
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(serve({name: Path(path) for name, path in (text.split("=", 1) for text in sys.argv[1:])}))
+        asyncio.run(_serve({name: Path(path) for name, path in (text.split("=", 1) for text in sys.argv[1:])}))
     sys.stdout.flush()

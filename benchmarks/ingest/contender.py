@@ -18,13 +18,12 @@ import onnxruntime as ort
 
 from appliance.base import json_lines
 from appliance.detect import model_files
-from appliance.types import CameraMeter, FrameBoxes, IngestHealth
-from benchmarks.ingest.recall_score import Box
+from appliance.types import Box, CameraMeter, FrameBoxes, IngestHealth
 
 ROOT = Path(__file__).parents[2]
 STOP_S_MAX = 10.0
 STDERR = 2
-NAMED = (sys.executable, "-m", "benchmarks.ingest.thread_names")
+NAMED = (sys.executable, "-m", "benchmarks.ingest.process_tree")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """The usual way, without waste: decode every frame, a frame-difference gate, detect while something moves, track.
 
-    echo '{"cameras": {"yard": "rtsp://…"}, "detector": {…}, "fps": 5}' | python -m benchmarks.ingest.thread_names \
+    echo '{"cameras": {"yard": "rtsp://…"}, "detector": {…}, "fps": 5}' | python -m benchmarks.ingest.process_tree \
         benchmarks.ingest.decode_everything
 
 One thread a camera and nothing between its steps: the gate takes the brightness as it was decoded, five times a second;

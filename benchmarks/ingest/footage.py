@@ -8,7 +8,6 @@ only once.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -19,7 +18,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.ingest.recall_score import Sight, Truth, Visit
+from appliance.types import Box
 from fixtures.render.truth import Row, read_rows
 
 CLIPS = Path(__file__).parents[2] / "fixtures" / "clips"
@@ -35,6 +34,8 @@ NOISE = 2.5
 LIGHT = 0.01
 SEED = 20
 VERSION = 1
+VISIBLE_MIN = 0.5
+HEIGHT_MIN = 0.06
 Bytes = NDArray[np.uint8]
 Planes = tuple[Bytes, Bytes, Bytes]
 
@@ -59,6 +60,47 @@ CUTS: dict[tuple[str, str], tuple[Cut, ...]] = {
     ("gate", "busy"): (Cut(80, 908, 1.0, _ALL),),
 }
 LOOP_S = {"quiet": 60, "mixed": 60, "busy": 60}
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """An object in one frame: its visible part's box in shares of the picture, and how much of it is visible."""
+
+    box: Box
+    visible: float
+
+    @property
+    def counts(self) -> bool:
+        """True if it must be found: it is at least half visible and not tiny."""
+        return self.visible >= VISIBLE_MIN and self.box[3] - self.box[1] >= HEIGHT_MIN
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """One object from its first frame to its last. sights: by frame of the loop."""
+
+    label: str
+    sights: dict[int, Sight]
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """The visits of a loop of `frames` frames at `fps`; a camera that begins at `phase` (frames) plays it for ever."""
+
+    fps: int
+    frames: int
+    visits: tuple[Visit, ...]
+    phase: int = 0
+
+    def shown(self, begin: int, end: int) -> Iterator[Visit]:
+        """Yield the visits between two frames counted since the camera began, passes apart, with frames so counted."""
+        first, last = (begin + self.phase) // self.frames, (end + self.phase) // self.frames
+        for loop in range(first, last + 1):
+            shift = loop * self.frames - self.phase
+            for visit in self.visits:
+                sights = {n + shift: each for n, each in visit.sights.items() if begin <= n + shift < end}
+                if sights:
+                    yield Visit(visit.label, sights)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +129,7 @@ def make(spec: FootageSpec, folder: Path) -> tuple[Path, Truth]:
         return loop, truth
     turned = folder / f"{spec.name}-p{spec.phase_s}.mp4"
     if not turned.exists():
-        _detector_lock(loop, turned, spec.phase_s * FPS)
+        _turn(loop, turned, spec.phase_s * FPS)
     return turned, replace(truth, phase=spec.phase_s * FPS)
 
 
@@ -125,7 +167,6 @@ def _code(spec: FootageSpec, path: Path, frames: int) -> None:
         for n, planes in enumerate(_scene(spec, frames)):
             container.mux(stream.encode(_frame(planes, (width, height), n, frames, noise)))
         container.mux(stream.encode(None))
-    path.with_suffix(".truth.json").write_text(json.dumps(truth_of(spec).as_json()))
     part.replace(path)
 
 
@@ -213,7 +254,7 @@ def _decoded(clip: Path) -> Iterator[Planes]:
             yield packed[: WIDTH * HEIGHT].reshape(HEIGHT, WIDTH), chroma[0], chroma[1]
 
 
-def _detector_lock(loop: Path, turned: Path, first: int) -> None:
+def _turn(loop: Path, turned: Path, first: int) -> None:
     """Write the same packets, beginning with packet `first`, which must be a key frame."""
     part = turned.with_suffix(".part")
     with av.open(str(loop)) as source, av.open(str(part), "w", format="mp4") as target:

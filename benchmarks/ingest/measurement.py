@@ -1,22 +1,23 @@
-"""One measurement: cameras are served, a contender watches them, and between two moments everything is counted."""
+"""One measurement: cameras are served, a contender watches them, and between two moments everything is counted.
+
+Counted are what the contender takes (CPU, memory, frames) and its recall (`score`): the seconds and visits of the true
+objects that it found, how soon, and its boxes where nothing is.
+"""
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from appliance.base import machine
+from appliance.types import Box, iou
 from benchmarks.ingest import process_tree
+from benchmarks.ingest.cameras import FrameClock, MeasurementFailed, Setting, prepare, served
 from benchmarks.ingest.contender import (
-    ROOT,
     CameraStreams,
     ContenderFactory,
     ContenderPlan,
@@ -24,41 +25,53 @@ from benchmarks.ingest.contender import (
     Running,
     running,
 )
-from benchmarks.ingest.footage import FPS, FootageSpec, make
-from benchmarks.ingest.recall_score import FrameClock, ReportedFrame, Score, Truth, score
+from benchmarks.ingest.footage import FPS, Truth, Visit
 
 START_S_MAX = 120.0
 MEMORY_EVERY_S = 5.0
 LATE_S = 1.5
 FRESH_S_MAX = 2.0
-SUB_LINES = 360
-
-
-class MeasurementFailed(Exception):
-    """The contender or the cameras did not come up, or ended before their time."""
+IOU_MIN = 0.4
+ON_SOMETHING_MIN = 0.1
+SECOND_SHARE_MIN = 0.5
+ROOM_S = 3.0
+GROUPS = {"person": "person", "car": "vehicle", "truck": "vehicle", "bus": "vehicle", "van": "vehicle"}
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
-    """The scenes and streams of the cameras.
+class ReportedFrame:
+    """The report on one frame.
 
-    `lines` are those of the main stream. `streams` of 2 adds a sub-stream of 640x360 to detect on.
+    `frame` is counted from the camera's first; `reported_t` is in UTC seconds.
     """
 
-    scene: str
-    lines: int = 720
-    streams: int = 1
-    cameras: int = 1
-    gop_s: int = 2
+    frame: int
+    reported_t: float
+    boxes: tuple[tuple[str, Box], ...]
 
-    def films(self) -> list[FootageSpec]:
-        """Return one film a camera: views in turn, each camera at another place of its loop."""
-        loop_s = 60
-        found = []
-        for k in range(self.cameras):
-            phase = (k * 28 % loop_s) // 4 * 4  # a multiple of every GOP, so that a turned loop begins at a key frame
-            found.append(FootageSpec(("yard", "gate")[k % 2], self.scene, self.lines, self.gop_s, phase))
-        return found
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """Counts that add up over cameras and rounds. first_*_s: seconds after an object came into view."""
+
+    seconds: int = 0
+    seconds_found: int = 0
+    visits: int = 0
+    visits_found: int = 0
+    wrong: int = 0
+    first_reported_s: tuple[float, ...] = field(default=())
+    first_seen_s: tuple[float, ...] = field(default=())
+
+    def __add__(self, other: Score) -> Score:
+        return Score(
+            self.seconds + other.seconds,
+            self.seconds_found + other.seconds_found,
+            self.visits + other.visits,
+            self.visits_found + other.visits_found,
+            self.wrong + other.wrong,
+            self.first_reported_s + other.first_reported_s,
+            self.first_seen_s + other.first_seen_s,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,18 +117,10 @@ class _Totals:
     dropped: int
 
 
-@dataclass(slots=True)
-class _ServedCameras:
-    """The served cameras: port, truth, and when their frames were taken."""
-
-    port: int
-    truths: dict[str, Truth]
-    taken: dict[str, FrameClock]
-
-
 def measure(setting: Setting, way: ContenderFactory, terms: Terms, footage: Path) -> Measured:
-    """Measure one contender for `terms.seconds`. Raise SlotFailed."""
-    with served_cameras(setting, footage) as cameras, tempfile.TemporaryDirectory() as storage:
+    """Measure one contender for `terms.seconds`. Raise MeasurementFailed."""
+    files, truths = prepare(setting, footage)
+    with served(files) as cameras, tempfile.TemporaryDirectory() as storage:
         plan = ContenderPlan(
             streams=_streams_of(setting, cameras.port),
             detector=terms.detector,
@@ -143,7 +148,7 @@ def measure(setting: Setting, way: ContenderFactory, terms: Terms, footage: Path
     ages_s: list[float] = []
     for name, taken in watched.items():
         begin, end = taken.frame(begin_t), taken.frame(end_t)
-        total += score(cameras.truths[name], looks[name], begin, end, taken)
+        total += score(truths[name], looks[name], begin, end, taken)
         ages_s += [look.reported_t - taken.t(look.frame) for look in looks[name] if begin <= look.frame < end]
     streams = setting.streams if contender.detector_threads else 1  # others read the sub-stream only
     return Measured(
@@ -159,47 +164,6 @@ def measure(setting: Setting, way: ContenderFactory, terms: Terms, footage: Path
         ages_s=tuple(ages_s),
         live_age_ms=live_age_ms,
     )
-
-
-def prepare(setting: Setting, footage: Path) -> tuple[dict[str, Path], dict[str, Truth]]:
-    """Return the setting's streams as files, by the names they are served under, and the truth of each camera."""
-    files: dict[str, Path] = {}
-    truths: dict[str, Truth] = {}
-    for k, film in enumerate(setting.films()):
-        files[f"cam{k}"], truths[f"cam{k}"] = make(film, footage)
-        if setting.streams == 2:
-            files[f"cam{k}-sub"], _ = make(replace(film, lines=SUB_LINES), footage)
-    return files, truths
-
-
-@contextmanager
-def served_cameras(setting: Setting, footage: Path) -> Iterator[_ServedCameras]:
-    """Serve the setting's cameras, by a process of their own, until left."""
-    files, truths = prepare(setting, footage)
-    child = subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.ingest.cameras", *(f"{name}={path}" for name, path in files.items())],
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
-    try:
-        assert child.stdout is not None
-        first = child.stdout.readline()
-        if not first:
-            raise MeasurementFailed("the cameras did not come up; the lines above say why")
-        served = _ServedCameras(json.loads(first)["port"], truths, {name: FrameClock(FPS) for name in files})
-        threading.Thread(target=_read_frame_times, args=(child, served.taken), name="witness", daemon=True).start()
-        yield served
-    finally:
-        child.terminate()
-        child.wait(10)
-
-
-def _read_frame_times(child: subprocess.Popen[bytes], taken: Mapping[str, FrameClock]) -> None:
-    assert child.stdout is not None
-    for line in child.stdout:
-        message = json.loads(line)
-        taken[message["camera"]].note(message["n"], message["t"])
 
 
 def _streams_of(setting: Setting, port: int) -> dict[str, CameraStreams]:
@@ -238,7 +202,7 @@ def _totals(contender: Running) -> _Totals:
     threads = contender.detector_threads
     detector_s = process_tree.threads_cpu_s(pid, threads) if threads else sum(output.detector_s.values())
     packets, decoded = sum(output.packets.values()), sum(output.decoded.values())
-    return _Totals(process_tree.cpu_s(pid), detector_s, packets, decoded, output.dropped)
+    return _Totals(machine.family_cpu_s(pid), detector_s, packets, decoded, output.dropped)
 
 
 def _peak_memory_until(end_t: float, contender: Running) -> int:
@@ -266,3 +230,51 @@ def _sleep_until(t: float, contender: Running) -> None:
             f"{contender.child.args!r} ended ({contender.child.returncode}); the lines above say why"
         )
     time.sleep(max(0.0, t - time.time()))
+
+
+def score(truth: Truth, reports: Sequence[ReportedFrame], begin: int, end: int, taken: FrameClock) -> Score:
+    """Score one camera between two frames. `taken`: when its frames were taken.
+
+    A second of an object counts when half its frames show it well enough, and is found when one report in it has a box
+    of its kind there. A visit is found when one of its seconds is.
+    """
+    within = [report for report in reports if begin <= report.frame < end]
+    visits = list(truth.shown(begin, end))
+    total = Score(wrong=sum(_wrong(report, visits) for report in within))
+    for visit in visits:
+        total += _score_visit(visit, within, truth.fps, end, taken)
+    return total
+
+
+def _score_visit(visit: Visit, reports: Sequence[ReportedFrame], fps: int, end: int, taken: FrameClock) -> Score:
+    shown: dict[int, int] = {}
+    for frame, sight in visit.sights.items():
+        shown[frame // fps] = shown.get(frame // fps, 0) + sight.counts
+    due = {second for second, frames in shown.items() if frames >= SECOND_SHARE_MIN * fps}
+    hits = [report for report in reports if _finds(report, visit)]
+    found = due & {report.frame // fps for report in hits}
+    if not due:
+        return Score()
+    part = Score(seconds=len(due), seconds_found=len(found), visits=1, visits_found=int(bool(found)))
+    first = next((frame for frame, sight in sorted(visit.sights.items()) if sight.counts), None)
+    # Timed only where it comes into view, with time left to be reported before the measurement ends.
+    if first is None or first == min(visit.sights) or first > end - ROOM_S * fps or not hits:
+        return part
+    reported_s = min(report.reported_t for report in hits) - taken.t(first)
+    seen = (min(report.frame for report in hits) - first) / fps
+    return part + Score(first_reported_s=(reported_s,), first_seen_s=(seen,))
+
+
+def _finds(report: ReportedFrame, visit: Visit) -> bool:
+    sight = visit.sights.get(report.frame)
+    return sight is not None and any(
+        GROUPS.get(label) == visit.label and iou(box, sight.box) >= IOU_MIN for label, box in report.boxes
+    )
+
+
+def _wrong(report: ReportedFrame, visits: Sequence[Visit]) -> int:
+    """Count the boxes of people and vehicles that lie on no true object."""
+    there = [visit.sights[report.frame].box for visit in visits if report.frame in visit.sights]
+    return sum(
+        label in GROUPS and all(iou(box, each) < ON_SOMETHING_MIN for each in there) for label, box in report.boxes
+    )

@@ -6,8 +6,8 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from benchmarks.ingest.measurement import Measured, Setting
-from benchmarks.ingest.recall_score import Score
+from benchmarks.ingest.cameras import Setting
+from benchmarks.ingest.measurement import Measured, Score
 
 RATIO_MAX = {"quiet": 0.28, "mixed": 0.62, "busy": 0.65}
 TWO_STREAMS_MAX = 0.8

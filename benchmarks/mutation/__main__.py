@@ -26,8 +26,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from benchmarks.mutation import fault_list
-from benchmarks.mutation.areas import AREAS, ROOT, Area, drawn
-from benchmarks.mutation.fault_list import Fault, killed_share
+from benchmarks.mutation.fault_list import AREAS, ROOT, Area, Fault, drawn, killed_share
 
 SHARE_MIN = 0.9
 MEMORY = Path("/dev/shm")

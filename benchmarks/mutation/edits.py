@@ -7,8 +7,7 @@ import random
 import re
 import subprocess
 from collections.abc import Iterator, Sequence
-
-from benchmarks.mutation.fault_list import Edit
+from dataclasses import dataclass
 
 _WORD = re.compile(r"[A-Za-z_/.-][\w/.{}-]*")
 _COMPARED = {
@@ -39,6 +38,21 @@ _UNSEEN_ARGUMENTS = {
 }
 # Swapped, the arguments of these crash at once, or mean the same.
 _CALLERS = {"to_thread", "isinstance", "getattr", "setattr", "report", "min", "max"}
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """Bytes of a file from `start` to `end` replaced by `text`; line: of the first, from 1."""
+
+    start: int
+    end: int
+    text: str
+    operator: str
+    line: int
+
+    def applied(self, source: str) -> str:
+        data = source.encode()
+        return (data[: self.start] + self.text.encode() + data[self.end :]).decode()
 
 
 def python_edits(source: str, draw: random.Random) -> list[Edit]:

@@ -30,7 +30,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from appliance import wire
-from benchmarks.instant_worker import instant_worker
+from benchmarks.stub_engines import instant_worker
 from cloud_worker.fair_queue import RESERVE_SHARE
 from tests.servers.nats import NatsServer, find_nats_servers
 from tests.servers.site import evidence_image, ref_of

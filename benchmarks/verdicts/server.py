@@ -30,8 +30,21 @@ import transformers
 from numpy.typing import NDArray
 from PIL import Image
 
-from benchmarks.verdicts.chat_request import BadRequest, ChatRequest, cells, completion, prompt_ids, read, text_ids
-from benchmarks.verdicts.model_sizes import CELL, FRAMES_A_PATCH, MERGE, PATCH, SIZES, Size
+from benchmarks.verdicts.qwen3_vl import (
+    CELL,
+    FRAMES_A_PATCH,
+    MERGE,
+    PATCH,
+    SIZES,
+    BadRequest,
+    ChatRequest,
+    Size,
+    cells,
+    completion,
+    prompt_ids,
+    read,
+    text_ids,
+)
 
 SEED = 7
 PAD = 0

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import soak, uplink_share
 from benchmarks.ingest import __main__ as ingest
-from benchmarks.soak import __main__ as soak
-from benchmarks.uplink_share import __main__ as uplink_share
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ import pytest
 from test_escalation_nats import ask_broker, left_in_queue, quiet
 
 from appliance import wire
-from benchmarks.instant_worker import Instant
+from benchmarks.stub_engines import Instant
 from tests.servers.nats import NatsServer, find_nats_servers
 from tests.servers.site import evidence_image, site
 from tests.servers.worker import worker

@@ -14,7 +14,7 @@ import pytest
 from appliance import config
 from appliance.base.clock import SystemClock
 from appliance.broker.nats_link import NatsLink, end_tasks
-from benchmarks.instant_worker import Instant
+from benchmarks.stub_engines import Instant
 from cloud_worker import stream_setup
 from cloud_worker.config import StreamsConfig
 from tests.servers.jwt import operator_account_user, public_of, seed_of

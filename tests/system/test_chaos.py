@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.chaos.__main__ import EXTRA, FAULTS, Plan, run
 from benchmarks.chaos.checker import ChaosResult
-from benchmarks.chaos.core_process import pictures_of
+from benchmarks.chaos.site import pictures_of
 from tests.servers.nats import find_nats_servers
 
 pytestmark = pytest.mark.skipif(

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from appliance import wire
-from benchmarks import uplink_drain
-from benchmarks.instant_worker import Instant
+from benchmarks import uplink
+from benchmarks.stub_engines import Instant
 from tests.servers.nats import NatsServer
 from tests.servers.site import evidence_image, site
 from tests.servers.worker import worker
@@ -26,9 +26,9 @@ def test_a_backlog_drains_at_the_shaped_rate_and_live_escalations_overtake_it(
     broker: NatsServer, tmp_path: Path
 ) -> None:
     options = argparse.Namespace(backlog=110, kbps=1600.0, live=3, live_every_s=0.4)
-    found = uplink_drain.measure(broker.url, tmp_path / "site", options)  # which sees the live ones settled before it
+    found = uplink.measure_drain(broker.url, tmp_path / "site", options)  # which sees the live ones settled before it
     # One burst above 1, in so short a time. How far below, and how fast the live ones are, is a matter of the machine:
-    # `benchmarks.uplink_drain` holds those bars.
+    # `benchmarks.uplink` holds those bars.
     assert 0.2 < found["share_of_rate"] < 1.12, found
 
 

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.mutation import edits, fault_list
-from benchmarks.mutation.areas import AREAS, ROOT
-from benchmarks.mutation.fault_list import STATES, Fault, fault_of, killed_share
+from benchmarks.mutation.fault_list import AREAS, ROOT, STATES, Fault, fault_of, killed_share
 from benchmarks.mutation.trials import _swaps
 
 PYTHON = """\

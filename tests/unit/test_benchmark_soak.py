@@ -8,10 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.soak.__main__ import told
-from benchmarks.soak.checks import StatusSample, evaluate, log_findings, slope
-from benchmarks.soak.fault_plan import AT_ONCE, LASTING, LONG, SHORT, Fault, make
-from benchmarks.soak.soak_record import OtherSoak, SoakRecord, UnusableRecord
+from benchmarks.soak import told
+from benchmarks.soak_checks import (
+    AT_ONCE,
+    LASTING,
+    LONG,
+    SHORT,
+    Fault,
+    StatusSample,
+    evaluate,
+    log_findings,
+    make,
+    slope,
+)
+from benchmarks.soak_record import OtherSoak, SoakRecord, UnusableRecord
 
 BEGUN = 5000.0
 STALL = Fault("stall", "yard", 20.0, 40.0)

@@ -9,8 +9,8 @@ import pytest
 
 from appliance.scenario.metrics import LabelledBoxes
 from appliance.types import Detections
-from benchmarks import tracking_detections, tracking_libraries
-from benchmarks.tracking_detections import ClipDetections, FrameDetections
+from benchmarks import tracking_libraries, tracking_scenes
+from benchmarks.tracking_scenes import ClipDetections, FrameDetections
 
 
 def clip_detections(fps: float, count: int) -> ClipDetections:
@@ -26,8 +26,8 @@ def clip_detections(fps: float, count: int) -> ClipDetections:
 
 def test_what_is_kept_comes_back_bit_for_bit(tmp_path: Path) -> None:
     kept = clip_detections(10, 7)
-    tracking_detections.save(tmp_path / "looks.npz", kept)
-    back = tracking_detections.load(tmp_path / "looks.npz")
+    tracking_scenes.save_detections(tmp_path / "looks.npz", kept)
+    back = tracking_scenes.load_detections(tmp_path / "looks.npz")
     assert (back.model, back.labels, back.size) == (kept.model, kept.labels, kept.size)
     for one, other in zip(kept.looks, back.looks, strict=True):
         assert (one.frame, one.t) == (other.frame, other.t)

@@ -8,10 +8,9 @@ from appliance import config
 from appliance.base import yamlfile
 from appliance.lab.curve.ranking import LabelledIncident
 from appliance.types import TrackedObject
-from benchmarks.ingest.recall_score import FrameClock
-from benchmarks.uplink_share.__main__ import CASES, faults, report, site_file
-from benchmarks.uplink_share.byte_balance import ByteBalance, SentEscalation, incidents_of, match_incidents
-from benchmarks.uplink_share.labelled_cameras import LabelledCamera
+from benchmarks.byte_balance import ByteBalance, LabelledCamera, SentEscalation, incidents_of, match_incidents
+from benchmarks.ingest.cameras import FrameClock
+from benchmarks.uplink_share import CASES, faults, report, site_file
 
 BEGUN = 1_700_000_000.0
 YARD = {

@@ -11,11 +11,9 @@ import pytest
 from appliance.base.clock import SystemClock
 from appliance.types import JudgeKind
 from appliance.wire import Need
-from benchmarks.verdicts import scripted_server
-from benchmarks.verdicts.__main__ import row
-from benchmarks.verdicts.chat_request import BadRequest, cells, completion, prompt_ids, read, text_ids
-from benchmarks.verdicts.load_generator import EVIDENCE, TimedAnswer, cases, flat_out, paced
-from benchmarks.verdicts.model_sizes import SIZES, Special
+from benchmarks import stub_engines
+from benchmarks.verdicts.__main__ import EVIDENCE, TimedAnswer, cases, flat_out, paced, row
+from benchmarks.verdicts.qwen3_vl import SIZES, BadRequest, Special, cells, completion, prompt_ids, read, text_ids
 from cloud_worker.config import OpenAiEngine
 from cloud_worker.engines.openai_vlm import OpenAiVlm
 from cloud_worker.engines.vlm_answer import Completion, read_answer
@@ -128,7 +126,7 @@ def test_a_row_has_latency_batches_and_how_busy_the_model_was() -> None:
 
 @pytest.mark.parametrize("order", get_args(AnswerOrder))
 def test_the_scripted_engine_is_judged_by_and_a_decision_may_come_before_the_whole(order: AnswerOrder) -> None:
-    with scripted_server.served(first_token_s=0.05, token_s=0.02) as port:
+    with stub_engines.served(first_token_s=0.05, token_s=0.02) as port:
         settings = OpenAiEngine(kind="openai", url=f"http://127.0.0.1:{port}/v1", model="bench", answer_order=order)
         judge = Judge(OpenAiVlm(settings, SystemClock()), "bench", SystemClock(), IN_PROCESS)
         found = asyncio.run(paced(judge, cases("crops"), per_minute=6000, seconds=0.05, places=8))[0]

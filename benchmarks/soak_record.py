@@ -12,8 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.soak.checks import Finding, SoakResult, StatusSample, evaluate, log_findings
-from benchmarks.soak.fault_plan import Fault
+from benchmarks.soak_checks import Fault, Finding, SoakResult, StatusSample, evaluate, log_findings
 
 Gaps = Mapping[str, Sequence[Mapping[str, Any]]]
 

@@ -25,12 +25,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks.ingest.contender import ROOT
-from benchmarks.ingest.measurement import Setting, prepare
-from benchmarks.soak import checks
-from benchmarks.soak.checks import SoakResult
-from benchmarks.soak.fault_plan import LONG, SHORT, Fault, Pace, make
-from benchmarks.soak.soak_record import SoakRecord, UnusableRecord
+from benchmarks import soak_checks
+from benchmarks.ingest.cameras import ROOT, Setting, prepare
+from benchmarks.soak_checks import LONG, SHORT, Fault, Pace, SoakResult, make
+from benchmarks.soak_record import SoakRecord, UnusableRecord
 from tests.servers.appliance_process import ApplianceProcess
 from tests.servers.rtsp import FaultyRtspServer, RtspServerThread
 
@@ -122,7 +120,7 @@ def _soak(
         while due and due[0][0] <= at:
             _, fault, begins = due.pop(0)
             _apply_fault(server, fault, begins=begins)
-        sample = checks.poll(box.url, box.pid)
+        sample = soak_checks.poll(box.url, box.pid)
         record.add_sample(sample)
         if at - told_s >= PROGRESS_EVERY_S:
             told_s = at
@@ -134,14 +132,14 @@ def _soak(
 
 
 def _gaps(box: ApplianceProcess, cameras: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
-    return {camera: checks.gaps(box.url, camera) for camera in cameras}
+    return {camera: soak_checks.gaps(box.url, camera) for camera in cameras}
 
 
 def _settle(box: ApplianceProcess, cameras: Sequence[str]) -> None:
     """Until all cameras are live, and a little longer."""
     deadline = time.monotonic() + SETTLE_S_MAX
     while True:
-        states = checks.poll(box.url, box.pid).states
+        states = soak_checks.poll(box.url, box.pid).states
         if all(states.get(camera) == "live" for camera in cameras):
             time.sleep(SETTLE_S)
             return
