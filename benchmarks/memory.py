@@ -22,7 +22,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -46,6 +45,7 @@ from appliance.detect.bundle_maker import describe_network, install_files
 from appliance.store.paths import PROOFS
 from tests.servers.nats import NatsServer, find_nats_servers
 from tests.servers.rtsp import FaultyRtspServer
+from tests.support.ports import quiet_port
 
 ROOT = Path(__file__).parents[1]
 CLIP = ROOT / "fixtures" / "clips" / "gate.mp4"
@@ -76,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ):
         paths = [*([copied_libraries(Path(folder))] if chosen.alone else []), ROOT]
         path = Path(folder) / "site.yaml"
-        port = _free_port()
+        port = quiet_port()
         settings = site(camera.url("main"), Path(folder) / "data", chosen.backend, port, broker, quiet=chosen.quiet)
         path.write_text(yaml.safe_dump(settings))
         child = subprocess.Popen(
@@ -178,12 +178,6 @@ def _broker(folder: Path) -> Iterator[str]:
         yield server.url
     finally:
         server.stop()
-
-
-def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 def copied_libraries(folder: Path) -> Path:

@@ -32,10 +32,9 @@ from cloud_worker.dead_letter_store import DeadLetter
 from cloud_worker.engines.engine_pool import EnginePool
 from cloud_worker.engines.redetect import UNSURE_SHARE, Redetect
 from cloud_worker.escalation_handler import ArchivePort, NullArchive
-from cloud_worker.images import SandboxDecoder
+from cloud_worker.evidence import SandboxDecoder, read
 from cloud_worker.judge import Engine as EnginePort
 from cloud_worker.judge import Judge
-from cloud_worker.media_fetch import read
 from cloud_worker.metrics import WorkerMetrics
 from cloud_worker.worker import Worker
 

@@ -1,4 +1,4 @@
-"""Decodes images and clips of unknown origin, in a sandbox (see `images`): bytes in, pixels out."""
+"""Decodes images and clips of unknown origin, in a sandbox (see `evidence`): bytes in, pixels out."""
 
 from __future__ import annotations
 

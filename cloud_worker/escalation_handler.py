@@ -34,8 +34,8 @@ from appliance.wire import (
 from cloud_worker import dead_letter_store
 from cloud_worker.config import HandlingConfig
 from cloud_worker.dead_letter_store import DeadLetter, Kind
+from cloud_worker.evidence import FETCHES_MAX, fetch
 from cloud_worker.judge import Judge, JudgeBreaker, JudgeCase, Timings
-from cloud_worker.media_fetch import FETCHES_MAX, fetch
 from cloud_worker.metrics import WorkerMetrics
 from cloud_worker.stream_setup import Delivery
 from cloud_worker.verdict_stream import PUBLISH_S_MAX, NotWanted, SiteElsewhere, VerdictRefused, VerdictStream

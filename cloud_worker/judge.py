@@ -17,8 +17,7 @@ from appliance.base.clock import Clock
 from appliance.base.errors import EngineUnavailable
 from appliance.types import Decision, JudgeKind
 from appliance.wire import MEDIA_BYTES_MAX, RECHECKED_SCHEMA, Escalation, FrameSupport, MediaRef, Need, Verdict
-from cloud_worker.images import MediaDecoder
-from cloud_worker.media_fetch import EvidenceFile, MediaAbsent, MediaRefused
+from cloud_worker.evidence import EvidenceFile, MediaAbsent, MediaDecoder, MediaRefused
 
 EVIDENCE_BYTES_MAX = MEDIA_BYTES_MAX
 REASON_CHARS_MAX = 400  # as notify.message takes

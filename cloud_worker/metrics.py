@@ -1,22 +1,39 @@
-"""The worker's Prometheus metrics; the names are those of /metrics (docs/worker.md)."""
+"""The worker's numbers: Prometheus metrics, and the status that it announces to the sites over NATS.
+
+The names are those of /metrics (docs/worker.md).
+"""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
+from nats.aio.client import Client
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
 
+from appliance.base.clock import Clock
+from appliance.base.errors import UplinkError
 from appliance.base.stage_latencies import EDGES_S
-from appliance.wire import PRIORITIES, Escalation, Verdict
+from appliance.base.telemetry import LogThrottle
+from appliance.broker.nats_connection import broker_errors
+from appliance.wire import POOL_COUNT_MAX, POOL_SUBJECT, PRICE_MAX, PRIORITIES, Escalation, PoolStatus, Verdict
+from cloud_worker.config import PoolConfig
 from cloud_worker.dead_letter_store import KINDS
 
 STAGES = ("link", "queue", "fetch", "preprocess", "decision", "model", "publish")
 SERIES_MAX = 500  # of verdicts by version: a site names its own model, so that the labels have no bound of their own
 OTHER = "other"
 ENGINE_STATES = ("up", "cold", "away")
+LIVES = 4  # an announcement counts until so many more should have come
+JUDGE_S_FIRST = 1.0  # seconds of a verdict, until the first one tells
+_PRICE_CHARS_MAX = 64  # a float and a currency
+
+logger = logging.getLogger(__name__)
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # its `…_created` series are none of ours
 _WHOLE_BOUND = re.compile(rb'(le="\d+)\.0"')
@@ -166,3 +183,82 @@ def _is_state(read: Callable[[], str], state: str) -> float:
 def total(counter: Counter) -> int:
     """Return the sum over all labels."""
     return int(sum(sample.value for metric in counter.collect() for sample in metric.samples))
+
+
+class PoolAnnouncer:
+    """Publisher of a small message every `pool.every_s`.
+
+    Owner: the worker's loop owns it, with one task a connection. State: it knows when the worker began, and so the rest
+    of its cold start.
+    """
+
+    def __init__(
+        self,
+        settings: PoolConfig,
+        worker: str,
+        slots: int,
+        metrics: WorkerMetrics,
+        clock: Clock,
+        *,
+        ready: Callable[[], bool],
+        waiting: Callable[[], int],
+    ) -> None:
+        """Take `ready`, which says whether escalations are taken now, and `waiting`, the count that the broker stores.
+
+        The count is that for all workers.
+        """
+        self._settings = settings
+        self._worker = worker
+        self._slots = slots
+        self._metrics = metrics
+        self._clock = clock
+        self._ready = ready
+        self._waiting = waiting
+        self._began = clock.monotonic()
+        self._log = LogThrottle(logger, clock)
+
+    async def run(self, client: Client) -> None:
+        """Announce for as long as the connection lasts, or until cancelled."""
+        while True:
+            await self.announce(client)
+            await asyncio.sleep(self._settings.every_s)
+
+    async def announce(self, client: Client) -> None:
+        """Announce the worker as it is now, once."""
+        try:
+            with broker_errors("the worker could not be announced"):
+                await client.publish(POOL_SUBJECT, self.status().to_json())
+        except UplinkError as error:  # the connection's own task says that it is lost
+            self._log.report(error)
+
+    def status(self) -> PoolStatus:
+        """Return the worker's status as it is now."""
+        ready = self._ready()
+        left_s = self._settings.cold_start_s - (self._clock.monotonic() - self._began)
+        return PoolStatus(
+            worker=self._worker,
+            ready=ready,
+            waiting=min(max(0, self._waiting()), POOL_COUNT_MAX),
+            slots=self._slots,
+            judge_s=min(self._metrics.judge_s_mean() or JUDGE_S_FIRST, 3600.0),
+            cold_start_s=0.0 if ready else max(0.0, left_s),
+            gpu_hour=self.price(),
+            ttl_s=min(300.0, self._settings.every_s * LIVES),
+        )
+
+    def price(self) -> float | None:
+        """Return the price in the file, which a watcher of the spot market keeps up to date, or the fixed one."""
+        if self._settings.gpu_hour_file is None:
+            return self._settings.gpu_hour
+        return self._price_in(self._settings.gpu_hour_file)
+
+    def _price_in(self, path: Path) -> float | None:
+        try:
+            with path.open(encoding="utf-8") as file:
+                price = float(file.read(_PRICE_CHARS_MAX))
+            if not 0 <= price <= PRICE_MAX:  # not a number is neither
+                raise ValueError
+        except (OSError, ValueError):
+            self._log.report(f"{path} (pool.gpu_hour_file) holds no price from 0 to {PRICE_MAX:g}: none is announced")
+            return None
+        return price

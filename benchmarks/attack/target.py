@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 import threading
@@ -22,6 +21,7 @@ from types import TracebackType
 from typing import Any
 
 from tests.servers.nats import NatsServer, find_nats_servers
+from tests.support.ports import quiet_port
 
 ROOT = Path(__file__).resolve().parents[2]
 SITE = "depot-7"
@@ -40,7 +40,7 @@ class Target:
         self._broker = NatsServer(find_nats_servers()[0], folder / "nats", extra=_accounts()).start()
         self.workers_url = self._broker.url_of("worker", "worker")
         self.site_url = self._broker.url_of(SITE, SITE)
-        self.status = _free_port()
+        self.status = quiet_port()
         self._processes = {"worker": self._worker(), "core": self._core()}
         self.port = self._dashboard_port()
 
@@ -145,12 +145,6 @@ def _answer(request: urllib.request.Request, timeout_s: float) -> tuple[int, byt
             return answer.status, answer.read()
     except urllib.error.HTTPError as error:
         return error.code, error.read()
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port
 
 
 DOORS_KEPT = 50

@@ -20,8 +20,8 @@ from appliance.base.geometry import is_same_place
 from appliance.types import Box, Decision, Detections, JudgeKind
 from appliance.wire import FrameSupport, MediaRef, Need
 from cloud_worker.decoding import Pixels
+from cloud_worker.evidence import EvidenceFile, MediaRefused
 from cloud_worker.judge import JudgeCase, Opinion
-from cloud_worker.media_fetch import EvidenceFile, MediaRefused
 
 CROP_SCALE = 2.5  # of the flagged box: an object small in the frame is large in its crop
 UNSURE_SHARE = 0.5  # between this share of score_min and score_min an image does not vote

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,8 +12,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from appliance.wire import Escalation, FrameSupport
-from cloud_worker.engines.chat_endpoint import complaint
-from cloud_worker.images import ShownImage
+from cloud_worker.evidence import ShownImage
 from cloud_worker.judge import Opinion
 from cloud_worker.prompt import (
     ANSWER_SCHEMAS,
@@ -371,3 +371,20 @@ def _contradiction(answer: VlmAnswer, images: int, language: str) -> str:
     if sum(not char.isascii() for char in letters) > FOREIGN_SHARE_MAX * len(letters):
         return "the reason is not in English"
     return ""
+
+
+def complaint(status: int, body: bytes) -> str:
+    """Return the server's answer in one sentence, with the remedy for the statuses that need a person."""
+    try:
+        found = json.loads(body)
+        message = found["error"]["message"] if "error" in found else found.get("message", found.get("detail", ""))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        message = ""
+    detail = f": {' '.join(str(message).split())[:160]}" if message else ""
+    remedy = {
+        401: "the model server refuses the key (engine.api_key)",
+        403: "the model server refuses the key (engine.api_key)",
+        404: "the model server does not know the model or the path (engine.model, engine.url)",
+        429: "the model server is overloaded",
+    }.get(status, f"the model server answered {status}")
+    return remedy + detail

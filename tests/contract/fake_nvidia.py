@@ -24,7 +24,7 @@ from appliance.detect import nv12_letterbox
 from appliance.detect.letterbox import Placement
 from appliance.detect.nv12_letterbox import PixelRange
 from appliance.detect.onnx_header import read_header
-from benchmarks import nv12_reference
+from benchmarks import gpu_reference
 
 SIGNATURES: dict[str, Any] = json.loads((Path(__file__).parent / "nvidia_signatures.json").read_text())
 VERSIONS = ("10.3.0", "10.16.1.11", "11.4.0.106")
@@ -277,7 +277,7 @@ def _lay(gpu: FakeGpu, values: tuple[Any, ...]) -> int:
     luma = np.frombuffer(ctypes.string_at(luma_at, luma_pitch * height), np.uint8).reshape(height, luma_pitch)
     chroma = np.frombuffer(ctypes.string_at(chroma_at, chroma_pitch * lines), np.uint8).reshape(lines, -1, 2)
     pixels = PixelRange(bool(values[-3]), values[18:21], values[21:24])
-    laid = nv12_reference.lay(luma[:, :width], chroma[:, : (width + 1) // 2], place, pixels, full_range=values[12] == 1)
+    laid = gpu_reference.lay(luma[:, :width], chroma[:, : (width + 1) // 2], place, pixels, full_range=values[12] == 1)
     content = laid.astype(np.float16 if half else np.float32).tobytes()
     ctypes.memmove(out, content, len(content))
     return 0

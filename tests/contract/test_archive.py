@@ -22,9 +22,8 @@ from appliance.base.errors import UsageError
 from cloud_worker.__main__ import main as worker_main
 from cloud_worker.archive import WAITING_BYTES_MAX, NotStored, S3Archive, keys_of_receipt
 from cloud_worker.config import ArchiveConfig as ArchiveSettings
-from cloud_worker.images import IN_PROCESS
+from cloud_worker.evidence import IN_PROCESS, EvidenceFile
 from cloud_worker.judge import EVIDENCE_BYTES_MAX, JudgeCase
-from cloud_worker.media_fetch import EvidenceFile
 from tests.servers.s3 import BUCKET, KEY, SECRET, S3Server, s3_server
 from tests.servers.site import evidence_image, ref_of
 from tests.support.waiting import until

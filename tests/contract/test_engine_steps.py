@@ -15,9 +15,8 @@ from test_engines import BOX, case, escalation, judged, openai, run, second_look
 
 from appliance import wire
 from appliance.base.clock import SystemClock
-from cloud_worker.images import IN_PROCESS, choose_files
+from cloud_worker.evidence import IN_PROCESS, EvidenceFile, MediaAbsent, MediaRefused, choose_files
 from cloud_worker.judge import Engine, Judge, JudgeCase
-from cloud_worker.media_fetch import EvidenceFile, MediaAbsent, MediaRefused
 from cloud_worker.prompt import alert_facts
 from tests.servers.openai_stub import OpenAiStub, kinds_shown, openai_stub
 from tests.servers.site import evidence_image, ref_of

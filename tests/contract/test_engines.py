@@ -27,9 +27,8 @@ from cloud_worker.decoding import declared_size
 from cloud_worker.engines import redetect
 from cloud_worker.engines.openai_vlm import OpenAiVlm
 from cloud_worker.engines.redetect import Redetect
-from cloud_worker.images import IN_PROCESS, sample
+from cloud_worker.evidence import IN_PROCESS, EvidenceFile, MediaRefused, sample
 from cloud_worker.judge import Engine, Judge, JudgeCase, Opinion
-from cloud_worker.media_fetch import EvidenceFile, MediaRefused
 from cloud_worker.prompt import PROMPT_VERSION, system_text
 from tests.servers.openai_stub import KEY, MODEL, OpenAiStub, openai_stub, size_of
 from tests.servers.site import evidence_image, ref_of

@@ -22,9 +22,8 @@ from appliance.demo.demo_config import VlmServer, probe_vlm
 from cloud_worker.config import OpenAiEngine
 from cloud_worker.engines.openai_vlm import OpenAiVlm
 from cloud_worker.engines.vlm_answer import Completion
-from cloud_worker.images import IN_PROCESS
+from cloud_worker.evidence import IN_PROCESS, EvidenceFile
 from cloud_worker.judge import Judge, JudgeCase
-from cloud_worker.media_fetch import EvidenceFile
 from cloud_worker.prompt import VlmAnswer, response_format
 from tests.servers import openai_stub as stub
 from tests.servers.llamacpp import genuine as llamacpp

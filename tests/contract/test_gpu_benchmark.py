@@ -20,9 +20,9 @@ from appliance.detect.accelerators import Accelerator
 from appliance.detect.onnx_header import read_header
 from appliance.media import hardware_codec
 from appliance.types import Detections
-from benchmarks.gpu import __main__ as command
-from benchmarks.gpu import steps
-from benchmarks.gpu.steps import GpuPlan, NotMet
+from benchmarks import gpu as command
+from benchmarks import gpu_steps as steps
+from benchmarks.gpu_steps import GpuPlan, NotMet
 from tests.support import tiny_networks as tiny
 from tests.support.decode_devices import Device
 from tests.support.tiny_networks import Thing

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from appliance.sandbox.sandbox import Sandbox
-from cloud_worker import decoding, images
-from cloud_worker.images import IN_PROCESS, LIMITS, MediaDecoder, SandboxDecoder
-from cloud_worker.media_fetch import MediaRefused
+from cloud_worker import decoding
+from cloud_worker import evidence as worker_evidence
+from cloud_worker.evidence import IN_PROCESS, LIMITS, MediaDecoder, MediaRefused, SandboxDecoder
 from tests.support import hostile_media
 from tests.support.hostile_media import PLAYLISTS, clip, evidence, jpeg, marker_bomb, resized
 
@@ -77,7 +77,7 @@ def test_a_clip_of_huge_frames_is_refused_at_once(decoder: MediaDecoder) -> None
 
 
 def test_a_clip_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(images, "CLIP_S_MAX", 0.3)
+    monkeypatch.setattr(worker_evidence, "CLIP_S_MAX", 0.3)
     slow = SandboxDecoder()
     try:
         slow.image(evidence(jpeg()))  # a child that has started

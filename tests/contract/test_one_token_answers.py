@@ -15,7 +15,7 @@ from appliance.base.errors import EngineError
 from cloud_worker.config import OpenAiEngine
 from cloud_worker.engines.openai_vlm import OpenAiVlm
 from cloud_worker.engines.vlm_answer import Completion, FirstWord, read_first_word
-from cloud_worker.images import IN_PROCESS
+from cloud_worker.evidence import IN_PROCESS
 from cloud_worker.judge import Judge
 from cloud_worker.prompt import ONE_WORD
 from tests.contract.test_streamed_answers import both, case

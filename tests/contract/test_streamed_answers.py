@@ -15,9 +15,8 @@ from appliance.base.errors import EngineError
 from cloud_worker.config import OpenAiEngine
 from cloud_worker.engines.openai_vlm import OpenAiVlm
 from cloud_worker.engines.vlm_answer import ChatStream
-from cloud_worker.images import IN_PROCESS
+from cloud_worker.evidence import IN_PROCESS, EvidenceFile
 from cloud_worker.judge import Judge, JudgeCase, Opinion
-from cloud_worker.media_fetch import EvidenceFile
 from cloud_worker.prompt import parse_decision
 from tests.servers.openai_stub import GOOD, KEY, MODEL, OpenAiStub, event, openai_stub, short
 from tests.servers.site import evidence_image, ref_of

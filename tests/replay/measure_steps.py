@@ -32,9 +32,8 @@ from appliance.router.escalation_planner import build_escalation
 from appliance.types import Alert, Event, EvidenceStep
 from cloud_worker.commands import build_engine as engine_of
 from cloud_worker.config import RedetectEngine
-from cloud_worker.images import IN_PROCESS
+from cloud_worker.evidence import IN_PROCESS, EvidenceFile
 from cloud_worker.judge import Engine, Judge, JudgeCase
-from cloud_worker.media_fetch import EvidenceFile
 from tests.support.clip_replay import replay
 
 ROOT = Path(__file__).parents[2]

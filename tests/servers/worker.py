@@ -22,7 +22,7 @@ from appliance.types import Detections
 from cloud_worker.config import HandlingConfig as WorkerSettings
 from cloud_worker.config import RedetectEngine, SpotConfig, StatusConfig, StreamsConfig, WorkerConfig
 from cloud_worker.escalation_handler import ArchivePort
-from cloud_worker.images import IN_PROCESS
+from cloud_worker.evidence import IN_PROCESS
 from cloud_worker.judge import Engine, Judge
 from cloud_worker.worker import Worker
 from tests.support.waiting import until_async

@@ -11,7 +11,7 @@ import cv2
 import numpy as np
 
 from appliance import wire
-from cloud_worker.media_fetch import EvidenceFile
+from cloud_worker.evidence import EvidenceFile
 
 
 def jpeg(width: int = 64, height: int = 48) -> bytes:

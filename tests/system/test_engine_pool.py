@@ -21,9 +21,8 @@ from appliance.types import JudgeKind
 from appliance.wire import Escalation, Need
 from cloud_worker.config import FallbackConfig, PooledEngineConfig, RedetectEngine, SpotConfig
 from cloud_worker.engines.engine_pool import SAMPLES_MIN, EnginePool
-from cloud_worker.images import IN_PROCESS
+from cloud_worker.evidence import IN_PROCESS, EvidenceFile
 from cloud_worker.judge import Judge, JudgeBreaker, JudgeCase, Opinion
-from cloud_worker.media_fetch import EvidenceFile
 from tests.servers.nats import NatsServer, find_nats_servers
 from tests.servers.site import evidence_image, ref_of, site
 from tests.servers.worker import WorkerThread

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.soak import told
+from benchmarks.soak import OtherSoak, SoakRecord, UnusableRecord, told
 from benchmarks.soak_checks import (
     AT_ONCE,
     LASTING,
@@ -21,7 +21,6 @@ from benchmarks.soak_checks import (
     make,
     slope,
 )
-from benchmarks.soak_record import OtherSoak, SoakRecord, UnusableRecord
 
 BEGUN = 5000.0
 STALL = Fault("stall", "yard", 20.0, 40.0)

@@ -17,7 +17,7 @@ from benchmarks.verdicts.qwen3_vl import SIZES, BadRequest, Special, cells, comp
 from cloud_worker.config import OpenAiEngine
 from cloud_worker.engines.openai_vlm import OpenAiVlm
 from cloud_worker.engines.vlm_answer import Completion, read_answer
-from cloud_worker.images import IN_PROCESS
+from cloud_worker.evidence import IN_PROCESS
 from cloud_worker.judge import Judge, JudgeCase, Opinion
 from cloud_worker.prompt import AnswerOrder, system_text
 

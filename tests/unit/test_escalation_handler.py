@@ -19,7 +19,7 @@ from appliance.base.errors import EngineUnavailable, UplinkError
 from appliance.types import JudgeKind
 from cloud_worker.config import HandlingConfig
 from cloud_worker.escalation_handler import EscalationHandler, NullArchive
-from cloud_worker.images import IN_PROCESS
+from cloud_worker.evidence import IN_PROCESS
 from cloud_worker.judge import Judge, JudgeCase, Opinion
 from cloud_worker.metrics import WorkerMetrics
 from tests.servers.site import ref_of

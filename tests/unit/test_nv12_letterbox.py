@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from appliance.detect.letterbox import InputForm, Letterbox, Normalisation, Placement
 from appliance.detect.nv12_letterbox import NAME, SOURCE, TYPES, GpuFrame, PixelRange, kernel_values
-from benchmarks import nv12_reference
+from benchmarks import gpu_reference
 
 PRELUDE = """
 #include <math.h>
@@ -61,7 +61,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def lay(
     compiled: Any, luma: NDArray[np.uint8], chroma: NDArray[np.uint8], place: Placement, pixels: PixelRange, **how: Any
 ) -> NDArray[np.float32]:
-    """By the kernel, as by nv12_reference.lay."""
+    """By the kernel, as by gpu_reference.lay."""
     width, height = place.input_size
     out = np.full((3, height, width), np.nan, np.float32)
     frame = GpuFrame(
@@ -94,7 +94,7 @@ def test_the_kernel_answers_as_numpy(
     luma, chroma = noise(*size)
     place = Letterbox(416, 416, "centre", 0, ((416, 288), (416, 416))).placement(*size)
     found = lay(compiled, luma, chroma, place, pixels, **how)
-    wanted = nv12_reference.lay(luma, chroma, place, pixels, **how)
+    wanted = gpu_reference.lay(luma, chroma, place, pixels, **how)
     np.testing.assert_allclose(found, wanted, atol=0.05 * pixels.gain[0])
 
 
@@ -117,7 +117,7 @@ def test_a_real_frame_is_as_swscale_colours_and_opencv_shrinks_it() -> None:
     assert frame.colorspace == 1, "BT.709, as it says of itself"
     box = Letterbox(416, 416, "centre")
     place = box.placement(frame.width, frame.height)
-    found = nv12_reference.lay(luma, chroma, place, PLAIN, matrix="bt709")
+    found = gpu_reference.lay(luma, chroma, place, PLAIN, matrix="bt709")
     wanted = box.lay(frame.to_ndarray(format="rgb24")).transpose(2, 0, 1).astype(np.float32)
     apart = np.abs(found - wanted)
     assert np.quantile(apart, [0.5, 0.99]).tolist() < [1.2, 3.0]
@@ -129,7 +129,7 @@ def test_pure_colours_are_those_of_the_standards() -> None:
     for matrix, (y, u, v) in {"bt601": (81, 90, 240), "bt709": (63, 102, 240)}.items():
         luma, chroma = np.full((8, 8), y, np.uint8), np.empty((4, 4, 2), np.uint8)
         chroma[:] = (u, v)
-        found = nv12_reference.lay(luma, chroma, Placement(0, 0, 8, 8, (8, 8)), PLAIN, matrix=matrix)
+        found = gpu_reference.lay(luma, chroma, Placement(0, 0, 8, 8, (8, 8)), PLAIN, matrix=matrix)
         np.testing.assert_allclose(found[:, 4, 4], [255, 0, 0], atol=2.5, err_msg=matrix)
 
 

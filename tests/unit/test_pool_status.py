@@ -18,8 +18,7 @@ from appliance.router.escalation_budget import EscalationBudget
 from appliance.uplink.pool_monitor import WORKERS_MAX, PoolMonitor, PoolState
 from appliance.wire import PoolStatus
 from cloud_worker.config import PoolConfig
-from cloud_worker.metrics import WorkerMetrics
-from cloud_worker.worker_status import PoolAnnouncer
+from cloud_worker.metrics import PoolAnnouncer, WorkerMetrics
 from tests.support.core_harness import CoreHarness, site
 
 KNOWN = {"worker": "w1", "ready": True, "waiting": 40, "slots": 4, "judge_s": 2.0, "gpu_hour": 0.8, "ttl_s": 60.0}

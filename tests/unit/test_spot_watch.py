@@ -9,7 +9,7 @@ import pytest
 
 from appliance.base.clock import SystemClock
 from cloud_worker.config import SpotConfig
-from cloud_worker.spot_watch import SpotWatch
+from cloud_worker.worker import SpotWatch
 
 KINDS: tuple[Literal["aws", "gcp", "azure"], ...] = ("aws", "gcp", "azure")
 ANSWERS = {

@@ -18,11 +18,11 @@ from pydantic import SecretStr, ValidationError
 
 from appliance.base.clock import SystemClock
 from appliance.base.errors import EngineError
-from cloud_worker import worker_status
-from cloud_worker.analyze_server import AnalyzeServer
+from cloud_worker import http_server
 from cloud_worker.commands import build_judge
 from cloud_worker.config import ApiConfig, ApiToken, FallbackConfig, OpenAiEngine, PooledEngineConfig, WorkerConfig
-from cloud_worker.images import IN_PROCESS
+from cloud_worker.evidence import IN_PROCESS
+from cloud_worker.http_server import AnalyzeServer
 from cloud_worker.judge import Judge
 from cloud_worker.metrics import WorkerMetrics
 from tests.servers.openai_stub import KEY, MODEL, OpenAiStub
@@ -142,10 +142,10 @@ def test_the_seconds_of_a_day_hold_for_each_item_and_a_time_out_is_charged(stub:
 
 def test_who_connects_and_asks_nothing_keeps_nobody_out(stub: OpenAiStub, monkeypatch: pytest.MonkeyPatch) -> None:
     """An answer may take minutes; a place that nobody asks from is not held for so long."""
-    monkeypatch.setattr(worker_status, "REQUEST_S_MAX", 0.5)
+    monkeypatch.setattr(http_server, "REQUEST_S_MAX", 0.5)
     with served(stub) as client, contextlib.ExitStack() as held:
         where = ("127.0.0.1", client.base_url.port or 0)
-        idle = [held.enter_context(socket.create_connection(where, 20)) for _ in range(worker_status.CLIENTS_MAX)]
+        idle = [held.enter_context(socket.create_connection(where, 20)) for _ in range(http_server.CLIENTS_MAX)]
         assert [each.recv(1) for each in idle] == [b""] * len(idle)
         assert ask(client, ITEM).status_code == 200
 

@@ -14,7 +14,7 @@ from appliance.broker.nats_link import NatsLink
 from appliance.types import JudgeKind
 from cloud_worker.config import RedetectEngine, WorkerConfig
 from cloud_worker.dead_letter_store import KINDS
-from cloud_worker.images import IN_PROCESS
+from cloud_worker.evidence import IN_PROCESS
 from cloud_worker.judge import Judge
 from cloud_worker.metrics import OTHER, SERIES_MAX, WorkerCounts, WorkerMetrics
 from cloud_worker.worker import Worker
