@@ -193,8 +193,20 @@ class TwoStageMatcher:
         if self._frame.planes:
             self._add_appearance_costs(table, rows, free)
             self._forbid_strangers(table, rows, free)
-        for row, column in assign(table, TUNING.cost_max):
-            self._frame.taken[rows[row]] = free[column]
+        self._take_cheapest(table, rows, free)
+
+    def _take_cheapest(self, table: list[list[float]], rows: list[int], free: list[int]) -> None:
+        """Assign by least total cost; pairs that cost more than an unmatched track come last.
+
+        Otherwise, if one of several neighbours is not detected, moving all numbers on by one would cost less than one
+        track without a box.
+        """
+        for limit in (TUNING.unmatched_cost, TUNING.cost_max):
+            for row, column in assign(table, limit):
+                self._frame.taken[rows[row]] = free[column]
+                table[row] = [IMPOSSIBLE] * len(free)
+                for line in table:
+                    line[column] = IMPOSSIBLE
 
     def _add_appearance_costs(self, table: list[list[float]], rows: list[int], free: list[int]) -> None:
         """Raise the cost of a pair that differs in appearance, where there is a choice."""
