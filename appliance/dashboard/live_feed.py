@@ -18,10 +18,10 @@ from typing import Protocol
 
 from appliance.base.clock import Clock
 from appliance.base.errors import EvidenceError, StoreError
+from appliance.base.local_files import live_memory
 from appliance.base.telemetry import LogThrottle
 from appliance.dashboard.renditions import LINGER_S, Conversions, LiveConversion
 from appliance.media.fragmented_mp4 import Fragment, FragmentReader
-from appliance.media.live_memory import live_memory
 from appliance.store.boxes import BoxStore
 from appliance.store.paths import SEGMENTS, SUBSTREAMS, inside
 from appliance.store.segments import SegmentStore

@@ -16,7 +16,7 @@ from fastapi import Depends, Request
 from pydantic import AfterValidator, Field, SecretStr
 from starlette.responses import JSONResponse
 
-from appliance.base.passwords import hashed, new_code
+from appliance.base.credentials import hashed, new_code
 from appliance.config import SiteIdentity, id_of
 from appliance.dashboard.camera_address import CAMERA_ID, VENDORS, CameraStreams, with_login
 from appliance.dashboard.deps import DatabasePart, StorageRoot

@@ -14,8 +14,8 @@ from typing import Annotated, Any, Literal
 from fastapi import Depends, Query, Request, Response
 from pydantic import AfterValidator, BaseModel, Field, SecretStr
 
+from appliance.base.credentials import hashed
 from appliance.base.errors import UsageError
-from appliance.base.passwords import hashed
 from appliance.dashboard.alert_reader import time_of
 from appliance.dashboard.cameras_api import Cameras
 from appliance.dashboard.exports_api import Log

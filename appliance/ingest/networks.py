@@ -26,9 +26,9 @@ from pydantic import ValidationError
 from appliance.analysis.session_tracks import InferenceRequest
 from appliance.base.detector_config import DetectorConfig
 from appliance.base.errors import DetectorError, MissingDependency, ModelError, ModelForbidden
+from appliance.base.local_files import SAMPLE_FILE
 from appliance.detect.detector import ObjectDetector, calibration_of
 from appliance.detect.runtime_choice import trial_frame
-from appliance.media.live_memory import SAMPLE_FILE
 from appliance.types import (
     Detections,
     IngestMessage,

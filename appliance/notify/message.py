@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Literal, Protocol
 from urllib.parse import quote
 
+from appliance.base.credentials import own_key
 from appliance.base.errors import MissingDependency, PreconditionError
-from appliance.notify.push_means import own_key
 from appliance.store.alert_rows import Standing
 from appliance.store.alerts import AlertDetail
 from appliance.store.health_events import HealthEventRow

@@ -1,56 +1,25 @@
-"""Sender and receivers of web push messages (RFC 8292, VAPID): the appliance's key and the subscribed browsers.
-
-A key of this appliance is made at first use, and kept in a file that nobody else may read.
-"""
+"""Sender and receivers of web push messages (RFC 8292, VAPID): the appliance's key and the subscribed browsers."""
 
 from __future__ import annotations
 
 import base64
-import contextlib
 import json
-import os
-import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from appliance.base.errors import MissingDependency, UsageError
+from appliance.base.credentials import own_key
+from appliance.base.errors import UsageError
 from appliance.store.paths import KEYS
 from appliance.store.push_subscriptions import PushSubscriptionStore
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric import ec
 
-KEY_BYTES_MAX = 4096  # a PEM key of any kind that we make has under 1 kB
 TOKEN_S = 12 * 3600  # RFC 8292 allows 24 hours
 _KEY_FILE = f"{KEYS}/push.pem"
-
-
-def own_key(path: Path, make: Callable[[], bytes]) -> bytes:
-    """Return the key at `path`, which is made the first time.
-
-    Raise MissingDependency with the remedy.
-    """
-    try:
-        with contextlib.suppress(FileExistsError):
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}.new")  # of this call alone
-            if not path.exists():
-                opened = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-                with os.fdopen(opened, "wb") as file:
-                    file.write(make())
-                    file.flush()
-                    os.fsync(file.fileno())
-                try:
-                    os.link(temporary, path)  # the first one counts, also for two at once
-                finally:
-                    temporary.unlink()
-        with path.open("rb") as file:
-            return file.read(KEY_BYTES_MAX)
-    except OSError as error:
-        raise MissingDependency(f"{path}, a key of this appliance: {error.strerror}; check storage.dir") from None
 
 
 class VapidKey:

@@ -1,9 +1,9 @@
-"""Measures how well events were reported, and boxes and tracks against true ones.
+"""Measures how well a replay meets the truth: the events that it reports, and its boxes and tracks.
 
-Of events: recall, precision, delay, alerts per hour, each with its 95 % interval. Of boxes and tracks: AP50, CLEAR MOT,
-IDF1 and HOTA. By hand because no library qualifies (decision 59): TrackEval and its forks install opencv-python over
-our headless build, py-motmetrics has no release with NumPy 2 or HOTA. `python -m benchmarks.tracking` compares these
-figures with both, where installed.
+Events have recall, precision, delay and alerts per hour, each with its 95 % interval. Boxes and tracks have AP50, CLEAR
+MOT, IDF1 and HOTA, by hand because no library qualifies (decision 59): TrackEval and its forks install opencv-python
+over our headless build, py-motmetrics has no release with NumPy 2 or HOTA. `python -m benchmarks.tracking` compares
+these figures with both, where installed.
 """
 
 from __future__ import annotations
@@ -22,10 +22,6 @@ from appliance.types import FrameBoxes, TrackedObject
 
 RESAMPLES = 2000  # bootstrap draws: the ends of an interval are then stable to about 0.01
 LEVEL = (2.5, 97.5)  # percentiles of a 95 % interval
-IOU_MIN = 0.5  # MOTChallenge's rule
-# The IoU thresholds that HOTA is averaged over: localisation from lax to strict.
-_ALPHAS = np.arange(0.05, 0.99, 0.05)
-_ROUNDING = 1e-9  # of a sum of floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +110,23 @@ def estimate_median(values: Sequence[float]) -> Estimate:
 
 
 Boxes = NDArray[np.float64]
+IOU_MIN = 0.5  # MOTChallenge's rule
+# The IoU thresholds that HOTA is averaged over: localisation from lax to strict.
+_ALPHAS = np.arange(0.05, 0.99, 0.05)
+_ROUNDING = 1e-9  # of a sum of floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrackFigures:
+    """Boxes and tracks against true ones; None where the truth has no track ids. looks: number of frames compared."""
+
+    ap50: float
+    hota: float | None
+    idf1: float | None
+    mota: float | None
+    switches: int | None
+    boxes: int
+    looks: int
 
 
 @dataclass(frozen=True)
@@ -309,19 +322,6 @@ def compared_frames(frames: Iterable[FrameBoxes], truth: TrueFrames, labels: Col
         compared.scored.append(LabelledBoxes(boxes, np.array([each.score for each in reported], float)))
         compared.truth.append(LabelledBoxes(_boxes(counted), np.array([each.id for each in counted], float)))
     return compared
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrackFigures:
-    """Boxes and tracks against true ones; None where the truth has no track ids. looks: number of frames compared."""
-
-    ap50: float
-    hota: float | None
-    idf1: float | None
-    mota: float | None
-    switches: int | None
-    boxes: int
-    looks: int
 
 
 def compare_with_truth(frames: Iterable[FrameBoxes], truth: TrueFrames, labels: Collection[str]) -> TrackFigures:

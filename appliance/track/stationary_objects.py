@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from appliance.base.clock import Clock
-from appliance.base.geometry import iou
 from appliance.track.appearance import Planes
-from appliance.types import Box
+from appliance.types import Box, iou
 
 logger = logging.getLogger(__name__)
 
