@@ -9,13 +9,12 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.base.geometry import iou
 from appliance.track.appearance import Planes, describe, similarity
 from appliance.track.association import IMPOSSIBLE, assign, contested_rows, match_costs, overlap_of_smaller
 from appliance.track.kalman import sizes, to_centre
 from appliance.track.track_state import Track
 from appliance.track.tracker_tuning import TUNING
-from appliance.types import Box, Detections
+from appliance.types import Box, Detections, iou
 
 Floats = NDArray[np.float64]
 

@@ -14,15 +14,15 @@ import yaml
 from appliance.base.clock import ManualClock, SystemClock
 from appliance.base.errors import UsageError
 from appliance.bundle.bundle_store import BundleStore
+from appliance.canary.candidates import BEGIN_HOUR, WAITING_MAX, CandidateStore, NightlyProof, SettingsCandidate
 from appliance.canary.judge import Judgement, Outcome
-from appliance.canary.nightly_candidates import BEGIN_HOUR, WAITING_MAX, CandidateStore, NightlyProof, SettingsCandidate
 from appliance.canary.proof_store import ProofReport, ProofStore
 from appliance.cli import main
 from appliance.config import load
 from appliance.health.load_shedding import LoadShedding
 from appliance.lab import candidate_command
 from appliance.lab.cassette_command import cassette_from_store
-from appliance.store.review_writes import ReviewStore
+from appliance.store.reviews import ReviewStore
 from appliance.wire import Verdict
 from tests.servers import site as servers_site
 from tests.servers.openai_stub import KEY, MODEL, OpenAiStub

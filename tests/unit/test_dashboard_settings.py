@@ -12,14 +12,14 @@ from fastapi.testclient import TestClient
 from appliance.base.clock import ManualClock
 from appliance.base.errors import UsageError
 from appliance.config import SiteConfig
-from appliance.config.secrets_file import read_secrets
+from appliance.config.site_file import read_secrets
 from appliance.dashboard.app import create_app
 from appliance.media.atomic_file import DiskWriteError
 from appliance.settings import settings_service
 from appliance.settings.settings_service import SettingsService
 from appliance.settings.site_editor import FILE_KEYS, replace_text
 from appliance.settings.yaml_edit import SiteChange
-from appliance.store.review_writes import ReviewStore
+from appliance.store.reviews import ReviewStore
 from appliance.store.segments import SegmentStore
 from appliance.types import SegmentRow
 from tests.support.dashboard_site import Site

@@ -14,7 +14,7 @@ from appliance.broker.nats_connection import LinkState
 from appliance.dashboard import metrics_api as metrics
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import CoreProbes, SystemHealth
-from appliance.dashboard.live_feed import LiveHub
+from appliance.dashboard.live_api import LiveHub
 from appliance.dashboard.recordings import FrameCache, RecordingCuts
 from appliance.dashboard.renditions import Renditions
 from appliance.dashboard.snapshots import SnapshotCache
@@ -22,8 +22,7 @@ from appliance.health.load_shedding import LoadShedding, SheddingStep
 from appliance.mqtt.publisher import MqttStatus
 from appliance.notify.delivery import TargetStatus
 from appliance.sensors.appliance_sensors import SensorStatus
-from appliance.sensors.linux_sensors import MemoryReading
-from appliance.sensors.readings import SensorReading
+from appliance.sensors.linux_sensors import MemoryReading, SensorReading
 from appliance.store.deletions import DeletionLedger
 from appliance.store.meter import Metric, MetricName
 from tests.support.dashboard_site import Site

@@ -24,7 +24,7 @@ import pytest
 from appliance.base.child_modules import SANDBOX
 from appliance.base.errors import EvidenceError
 from appliance.core import shadow_trial
-from appliance.dashboard import live_conversion
+from appliance.dashboard import renditions
 from appliance.media import recording_reader
 from appliance.sandbox.sandbox import (
     Sandbox,
@@ -128,7 +128,7 @@ def test_a_child_that_was_called_often_enough_ends_in_the_next_pause() -> None:
 def test_only_children_that_keep_nothing_between_calls_end_for_their_number() -> None:
     assert recording_reader.LIMITS.calls_max, "each call opens its files itself"
     assert shadow_trial.LIMITS.calls_max is None, "it holds the loaded network"
-    assert live_conversion._LIMITS.calls_max is None, "it holds a camera's decoder and encoder"
+    assert renditions._LIMITS.calls_max is None, "it holds a camera's decoder and encoder"
 
 
 def own_mb(pid: int) -> float:
@@ -553,7 +553,7 @@ def test_a_child_that_cannot_begin_is_told_apart_from_bad_data(monkeypatch: pyte
 
 def test_a_child_knows_the_peak_of_its_own_memory_and_not_that_of_its_parent() -> None:
     held = bytearray(b"x") * (400 * 1024 * 1024)  # what the kernel would count to the child as well
-    child = Sandbox("appliance.sandbox.peak_memory", LIMITS)
+    child = Sandbox("appliance.base.machine", LIMITS)
     try:
         peak = child.call("peak_mb")
     finally:
