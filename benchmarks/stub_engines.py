@@ -38,9 +38,9 @@ from appliance.types import JudgeKind
 from appliance.wire import Need
 from cloud_worker.config import HandlingConfig as WorkerSettings
 from cloud_worker.config import OpenAiEngine, RedetectEngine, StatusConfig, WorkerConfig
-from cloud_worker.engines.openai_vlm import OpenAiVlm
 from cloud_worker.evidence import IN_PROCESS
 from cloud_worker.judge import Judge, JudgeCase, Opinion
+from cloud_worker.openai_vlm import OpenAiVlm
 from cloud_worker.prompt import AnswerOrder
 from cloud_worker.worker import Worker
 

@@ -41,9 +41,9 @@ from appliance.wire import Escalation, MediaRef, Need
 from benchmarks import stub_engines
 from benchmarks.verdicts.qwen3_vl import SIZES
 from cloud_worker.config import OpenAiEngine
-from cloud_worker.engines.openai_vlm import OpenAiVlm
 from cloud_worker.evidence import IN_PROCESS, EvidenceFile, chunks_of
 from cloud_worker.judge import Judge, JudgeCase
+from cloud_worker.openai_vlm import OpenAiVlm
 from cloud_worker.prompt import AnswerOrder
 
 ROOT = Path(__file__).parents[2]
