@@ -38,7 +38,7 @@ from appliance.detect.network_detector import NetworkDetector
 from appliance.detect.onnx_runtime import OnnxRuntime
 from appliance.detect.variant_measurement import VARIANT_KEY
 from appliance.detect.yolo_detr_ssd_heads import HEAD_KEY, NORMALISATION_KEY
-from models import calibration, shapes, variants
+from models import shapes, variants
 from models.variants import NotExportable
 
 OPSET = 17  # ONNX Runtime, OpenVINO 2025, TensorRT 10.3 and Hailo's compiler read it
@@ -281,9 +281,9 @@ def _calibration(options: argparse.Namespace) -> list[Any]:
         clips = options.clip or sorted(CLIPS.glob("*.mp4"))
         if not options.clip:
             _say("calibrating on the bundled clips: --site calibrates on what your cameras recorded")
-        return calibration.clip_frames(clips, options.every)
+        return variants.clip_frames(clips, options.every)
     site = config.load(options.site)
-    frames = calibration.recorded_frames(
+    frames = variants.recorded_frames(
         site.storage.dir, sorted(site.cameras), options.frames, lambda done, of: _progress(options, done, of)
     )
     _say(f"calibrating on {len(frames)} recorded frames; none is kept, and nothing leaves this box")
@@ -350,9 +350,7 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("--kind", choices=get_args(variants.Kind), required=True, help="what it is for")
     made.add_argument("--site", type=Path, metavar="FILE", help="calibrate on what this site's cameras recorded")
     count = whole_number_between(1, 10_000, "count")
-    made.add_argument(
-        "--frames", type=count, default=calibration.FRAMES, help=f"how many (default {calibration.FRAMES})"
-    )
+    made.add_argument("--frames", type=count, default=variants.FRAMES, help=f"how many (default {variants.FRAMES})")
     made.add_argument(
         "--clip", type=Path, action="append", default=[], help="or on this film; repeatable, without --site"
     )

@@ -30,17 +30,16 @@ from typing import Any, Literal
 import cv2
 import numpy as np
 import onnx
-from onnx.utils import Extractor
 
 from appliance import config
 from appliance.base.errors import ModelError, VedetteError
 from appliance.detect import hef_file
 from appliance.detect.letterbox import Letterbox
 from appliance.detect.network_inputs import packed_frame
-from models import calibration, shapes
-from models.calibration import Frame
-from models.train import film
-from models.train.index import IndexFault
+from models import shapes, variants
+from models.train import sources
+from models.train.dataset import IndexFault
+from models.variants import Frame
 
 MODELS = Path(__file__).parent
 CLIPS = MODELS.parent / "fixtures" / "clips"
@@ -49,7 +48,6 @@ ARCHITECTURES = ("hailo8", "hailo8l", "hailo8r")  # of Dataflow Compiler 3.x and
 COUNT, COUNT_MIN = 1024, 64  # the compiler's finer optimisations want 1024; calibration alone 64
 EVERY = 25
 RECIPE = "recipe.json"
-OPS = frozenset(["Conv", "Relu", "Concat", "Resize", "MaxPool", "Constant"])
 SCRIPT = """\
 normalization1 = normalization([0.0, 0.0, 0.0], [255.0, 255.0, 255.0])
 model_optimization_config(calibration, batch_size=8, calibset_size={count})
@@ -73,35 +71,6 @@ class RecipeFault(ValueError):
     """It cannot be written, or what came out does not fit; the text says why."""
 
 
-def cut_behind_convolutions(model: onnx.ModelProto, width: int, height: int) -> onnx.ModelProto:
-    """Return a copy for one shape that ends with the convolutions of each stride. Raise NotOurs.
-
-    The outputs are `sides_8` (1, 4, h, w), natural logarithms of distances in strides, and `classes_8` (1, classes, h,
-    w), logits; and so on for 16 and 32.
-    """
-    fixed = shapes.fix(model, width, height)
-    makers = {output: node for node in fixed.graph.node for output in node.output}
-    ends: dict[str, str] = {}
-    for stride, row in zip(shapes.STRIDES, shapes.level_rows(fixed.graph), strict=True):
-        joined = makers.get(row.input[0])
-        if joined is None or joined.op_type != "Concat" or len(joined.input) != 2:
-            raise shapes.NotOurs(f"the answer of stride {stride} is not sides and classes side by side")
-        ends |= {joined.input[0]: f"sides_{stride}", joined.input[1]: f"classes_{stride}"}
-    inferred = onnx.shape_inference.infer_shapes(fixed)
-    cut = Extractor(inferred).extract_model([inferred.graph.input[0].name], list(ends))
-    for node in cut.graph.node:
-        node.output[:] = [ends.get(each, each) for each in node.output]
-        node.input[:] = [ends.get(each, each) for each in node.input]
-    for output in cut.graph.output:
-        output.name = ends[output.name]
-    del cut.graph.value_info[:]
-    onnx.helper.set_model_props(cut, _notes(model))
-    onnx.checker.check_model(cut, full_check=True)
-    if strange := sorted({node.op_type for node in cut.graph.node} - OPS):
-        raise shapes.NotOurs(f"it has {', '.join(strange)}, which Hailo's compiler was not seen to take")
-    return cut
-
-
 def write_own(model: Path, folder: Path, architecture: str, frames: Iterable[Frame], count: int) -> str:
     """Write everything for a network of ours, and return the name that the .hef will have.
 
@@ -113,7 +82,7 @@ def write_own(model: Path, folder: Path, architecture: str, frames: Iterable[Fra
         raise shapes.NotOurs(f"its metadata lack {' and '.join(lacking)}, which models.train.export writes")
     height, width = (int(side) for side in told["imgsz"].strip("[]").split(","))
     stem, name = model.stem, model.stem.replace("-", "_")  # the compiler's names of layers have no dashes
-    onnx.save(cut_behind_convolutions(source, width, height), str(folder / f"{name}.onnx"))
+    onnx.save(shapes.cut_behind_convolutions(source, width, height), str(folder / f"{name}.onnx"))
     written = write_calibration(folder / "calibration.npy", frames, count, Letterbox(width, height, "centre"))
     (folder / f"{name}.alls").write_text(SCRIPT.format(count=written))
     names = ast.literal_eval(told["names"])
@@ -196,7 +165,7 @@ def _frames(clips: Sequence[Path], count: int, every: int) -> Iterator[Frame]:
     share = -(-count // max(1, len(clips)))
     left = count
     for clip in clips:
-        for taken, (_, frame, _) in enumerate(film.frames(clip, every), 1):
+        for taken, (_, frame, _) in enumerate(sources.frames(clip, every), 1):
             yield frame
             left -= 1
             if taken >= share or not left:
@@ -259,7 +228,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         model = MODELS / f"{OWN}.onnx" if options.network == OWN else Path(options.network)
         if options.site:
             site = config.load(options.site)
-            frames = calibration.each_recorded_frame(site.storage.dir, sorted(site.cameras), options.count)
+            frames = variants.each_recorded_frame(site.storage.dir, sorted(site.cameras), options.count)
         else:
             frames = _frames(options.clip or sorted(CLIPS.glob("*.mp4")), options.count, options.every)
         asked = (options.out, options.arch, frames, options.count)

@@ -4,6 +4,7 @@ PyTorch exports a network for one shape: the centres of its cells are constants.
 the shapes of the three answers, so that any height and width that are multiples of 32 will do, and as many pictures at
 once as one likes; no weight is touched.
 `fix` (--size 416 416) is the way back, for compilers (TensorRT, Hailo) that want one shape and no Shape operator.
+`cut_behind_convolutions` fixes it and ends it with the raw answers, for Hailo's.
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
+from onnx.utils import Extractor
 
 STRIDES = (8, 16, 32)
 SIDE_MAX = 4096
 GRID = ("centre", "stride", "half_stride")  # what the last steps multiply and add: (1, 2 or 1, cells), in pixels
 SAME = 0  # a Reshape keeps this side, here the number of pictures
 _OURS = "grid/"
+OPS_BEFORE_CUT = frozenset(["Conv", "Relu", "Concat", "Resize", "MaxPool", "Constant"])
 
 
 class NotOurs(ValueError):
@@ -79,6 +82,35 @@ def fix(model: onnx.ModelProto, width: int, height: int) -> onnx.ModelProto:
     notes = {each.key: each.value for each in model.metadata_props}
     helper.set_model_props(model, {**notes, "imgsz": f"[{height}, {width}]"})
     return _checked(model)
+
+
+def cut_behind_convolutions(model: onnx.ModelProto, width: int, height: int) -> onnx.ModelProto:
+    """Return a copy for one shape that ends with the convolutions of each stride. Raise NotOurs.
+
+    The outputs are `sides_8` (1, 4, h, w), natural logarithms of distances in strides, and `classes_8` (1, classes, h,
+    w), logits; and so on for 16 and 32.
+    """
+    fixed = fix(model, width, height)
+    makers = {output: node for node in fixed.graph.node for output in node.output}
+    ends: dict[str, str] = {}
+    for stride, row in zip(STRIDES, level_rows(fixed.graph), strict=True):
+        joined = makers.get(row.input[0])
+        if joined is None or joined.op_type != "Concat" or len(joined.input) != 2:
+            raise NotOurs(f"the answer of stride {stride} is not sides and classes side by side")
+        ends |= {joined.input[0]: f"sides_{stride}", joined.input[1]: f"classes_{stride}"}
+    inferred = onnx.shape_inference.infer_shapes(fixed)
+    cut = Extractor(inferred).extract_model([inferred.graph.input[0].name], list(ends))
+    for node in cut.graph.node:
+        node.output[:] = [ends.get(each, each) for each in node.output]
+        node.input[:] = [ends.get(each, each) for each in node.input]
+    for output in cut.graph.output:
+        output.name = ends[output.name]
+    del cut.graph.value_info[:]
+    onnx.helper.set_model_props(cut, {each.key: each.value for each in model.metadata_props})
+    onnx.checker.check_model(cut, full_check=True)
+    if strange := sorted({node.op_type for node in cut.graph.node} - OPS_BEFORE_CUT):
+        raise NotOurs(f"it has {', '.join(strange)}, which Hailo's compiler was not seen to take")
+    return cut
 
 
 def is_free(model: onnx.ModelProto) -> bool:

@@ -1,6 +1,6 @@
 """Chooses what an export takes of an alert: frames, labels and images; writes the `index.jsonl` of `training`.
 
-A line of the index has the fields that `models.train.index` reads, `rejected` (boxes that were answered to be no such
+A line of the index has the fields that `models.train.dataset` reads, `rejected` (boxes that were answered to be no such
 object) and `provenance`. Beside what the alert was about, nothing is known of a picture: other tracked objects are
 regions to ignore. So is what an alert that was right shows where another one of its camera was false: an alert may have
 both, the person and the flag. A frame in which nothing was reported, and that was audited, is a picture without boxes
@@ -34,7 +34,7 @@ from appliance.types import TEACHING_KINDS, Box, FrameBoxes, Review, TrackedObje
 EXPORT_JPEG_QUALITY = 92  # so that a network does not learn our compression
 INDEX_FILE = "index.jsonl"
 CLASSES = ("person", "bicycle", "car", "motorcycle", "bus", "truck", "cat", "dog")
-"""The classes of `models.train.index` in their order: a line names them by number."""
+"""The classes of `models.train.dataset` in their order: a line names them by number."""
 NO_TRACK = -1  # of a box that a model gave
 SIDE_MIN = 0.002  # of such a box, as a share of the picture: a pixel or two
 SAME_PLACE_IOU = 0.5  # from here on a box of a right alert stands where a false alarm stood

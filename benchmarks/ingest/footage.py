@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance.types import Box
-from fixtures.render.truth import Row, read_rows
+from fixtures.render.clip import Row, read_rows
 
 CLIPS = Path(__file__).parents[2] / "fixtures" / "clips"
 FPS = 15

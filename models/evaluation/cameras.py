@@ -4,7 +4,11 @@ cameras.jsonl beside this file holds one line a picture: repository, commit, pat
 perceptual hash, kind of view, site, persons and ignored regions in shares of the picture. Reference networks proposed
 boxes at a low score (in infrared the difference from an empty frame did, or nobody); each picture was looked at, and
 `proposals` counts what was kept, drawn anew (tightened), added and removed. The pictures stay in the cache.
-`models.train.fence` reads their perceptual hashes: none is learnt from.
+The fence of `models.train.assemble` reads their perceptual hashes: none is learnt from.
+
+None of them is in a commit either; several show sets of others (LLVIP, CDnet, I2R, CAVIAR, ETH/UCY, Mall). Licences:
+Kitware/kwiver BSD-3-Clause; crowdbotp/OpenTraj MIT, the pictures are ETH's and UCY's; bupt-ai-cz/LLVIP free for
+academic, not for commercial use, so judged by only; e-sha/Background-subtraction GPL-2.0, the pictures are CDnet's.
 """
 
 from __future__ import annotations
@@ -24,21 +28,14 @@ import cv2
 import numpy as np
 
 from appliance.base.errors import UsageError
-from models.evaluation.public import PERSON, Brought, Pixels, shrunk
+from models.evaluation.public import PERSON, SIDE_MAX, Brought, Pixels
 from models.evaluation.sets import SetFault
-from models.train.phash import distances, from_hex, phash
-from models.train.repositories import Repository, find
+from models.train.dataset import distances, from_hex, phash, shrunk
+from models.train.sources import Repository, find
 
 TABLE = Path(__file__).with_name("cameras.jsonl")
 NAME = "cameras.jsonl"  # of what lies in a cache
 LOOK_MAX = 2  # bits that a decoder may differ by
-# None of them is in a commit or learnt from; several show sets of others' (LLVIP, CDnet, I2R, CAVIAR, ETH/UCY, Mall).
-LICENCES = {
-    "Kitware/kwiver": "BSD-3-Clause",
-    "crowdbotp/OpenTraj": "MIT; the pictures are ETH's and UCY's",
-    "bupt-ai-cz/LLVIP": "free for academic, not for commercial use: judged by only",
-    "e-sha/Background-subtraction": "GPL-2.0; the pictures are CDnet's",
-}
 
 Box = tuple[float, float, float, float]
 
@@ -136,7 +133,7 @@ def _written(picture: CameraPicture, pixels: Pixels, out: Path) -> Brought:
     image = f"images/cameras/{hashlib.sha256(place.encode()).hexdigest()[:12]}.jpg"
     target = out / image
     target.parent.mkdir(parents=True, exist_ok=True)
-    coded = cv2.imencode(".jpg", shrunk(pixels), [cv2.IMWRITE_JPEG_QUALITY, 95])[1].tobytes()
+    coded = cv2.imencode(".jpg", shrunk(pixels, SIDE_MAX), [cv2.IMWRITE_JPEG_QUALITY, 95])[1].tobytes()
     target.write_bytes(coded)
     return Brought(
         image, picture.site, picture.kind, PERSON, tuple(("person", *box) for box in picture.boxes), picture.path,

@@ -3,6 +3,10 @@
 The command takes names of models.toml and paths to .onnx files. Rounds alternate between all networks, so that other
 work of the machine falls on all alike. The figure is the median CPU time of one look of one thread, without what comes
 before and after the network.
+
+--runtimes measures whole detections of a 16:9 frame instead, in each runtime that is here, on one thread; what comes
+before and after the network is included. The figure is the median CPU time of all threads and its share of ONNX
+Runtime's fp32.
 """
 
 from __future__ import annotations
@@ -19,8 +23,14 @@ from pathlib import Path
 import numpy as np
 import onnxruntime as ort
 
-from appliance.base.errors import VedetteError
-from appliance.detect import model_files
+from appliance.base.clock import process_cpu_s
+from appliance.base.detector_config import DetectorConfig
+from appliance.base.errors import MissingDependency, VedetteError
+from appliance.detect import detector, model_files
+from appliance.detect.detector import ObjectDetector
+
+WAYS = ({"backend": "onnx"}, {"backend": "openvino"}, {"backend": "openvino", "precision": "bf16"})
+FRAME = (1280, 720)
 
 
 def short_names(models: Sequence[str]) -> list[str]:
@@ -91,19 +101,59 @@ def _spent(paths: Mapping[str, Path], rounds: int, sizes: Sequence[tuple[int, in
     return spent
 
 
+def measure_runtimes(model: str, rounds: int) -> dict[str, float]:
+    """Return the median CPU milliseconds of one detection, by the runtime's version.
+
+    Ways that are not here are left out.
+    """
+    found: dict[str, tuple[ObjectDetector, np.ndarray[tuple[int, ...], np.dtype[np.uint8]]]] = {}
+    for way in WAYS:
+        try:
+            network = detector.load(DetectorConfig.model_validate({"model": model, **way}))
+        except (VedetteError, MissingDependency) as error:
+            if way == WAYS[0]:
+                raise
+            print(f"left out: {error}", file=sys.stderr)
+            continue
+        width, height = network.preferred_size(*FRAME)
+        frame = np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8)
+        found[" ".join(way.values())] = (network, frame)
+    spent: dict[str, list[float]] = {name: [] for name in found}
+    for done in range(rounds + 2):
+        for name, (each, frame) in found.items():
+            at = process_cpu_s()
+            each.detect([frame])
+            if done >= 2:
+                spent[name].append((process_cpu_s() - at) * 1000)
+    return {name: statistics.median(values) for name, values in spent.items()}
+
+
+def _compare_runtimes(models: Sequence[str], rounds: int) -> None:
+    """Print a table of whole detections, by runtime. Raise VedetteError and MissingDependency."""
+    print("| network | runtime | CPU ms | of onnx |\n|---|---|---|---|")
+    for model in models:
+        rows = measure_runtimes(model, rounds)
+        for name, ms in rows.items():
+            print(f"| {model} | {name} | {ms:.2f} | {ms / rows['onnx']:.2f} |")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse the command line, measure and print; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m models.evaluation.cost", description=__doc__)
     parser.add_argument("model", nargs="+", help="a name of models.toml or an .onnx; the first is the measure")
     parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--runtimes", action="store_true", help="whole detections, in each runtime that is here")
     help_size = "measure networks of free shape in this one; repeatable; default: their own"
     parser.add_argument("--size", type=int, nargs=2, action="append", metavar=("WIDTH", "HEIGHT"), help=help_size)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(arguments)
     try:
+        if options.runtimes:
+            _compare_runtimes(options.model, options.rounds)
+            return 0
         found = [model_files.find_model(name).path for name in options.model]
         paths = dict(zip(short_names(options.model), found, strict=True))
-    except VedetteError as error:
+    except (VedetteError, MissingDependency) as error:
         print(error, file=sys.stderr)
         return 2
     times = measure(paths, options.rounds, [(width, height) for width, height in options.size or ()])

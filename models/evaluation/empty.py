@@ -30,13 +30,13 @@ from appliance.detect import model_files
 from appliance.detect.detector import ObjectDetector
 from fixtures.render.family.held_back import HELD_BACK
 from fixtures.render.family.make import SCENES, film
+from fixtures.render.family.staging import Take
 from fixtures.render.family.studio import Studio
-from fixtures.render.family.take import Take
-from fixtures.render.noise import Noise
+from fixtures.render.mesh import Noise
 from fixtures.render.scene import PERSON
 from models.evaluation.kinds import SURE, load
 from models.evaluation.public import Pixels
-from models.train.repositories import find
+from models.train.sources import find
 
 LOOKS_A_SECOND = 5.0  # the appliance's detector.fps
 STAYS_LOOKS = 3  # a track is confirmed after as many

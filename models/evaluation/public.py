@@ -3,7 +3,7 @@
 The command is python -m models.evaluation.public --clones DIR --out DIR. It brings six kinds of view, from sources that
 are never learnt from, each at a fixed commit (`SOURCES`). The pictures stay in the cache and are never committed; their
 perceptual hashes are (hashes.txt beside this file), and every picture that looks like one of them is left out of every
-training set (`models.train.fence`).
+training set (`models.train.assemble`).
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 from appliance.base.errors import UsageError
 from appliance.detect.class_labels import COCO_80
 from models.evaluation.sets import Labelled, SetFault
-from models.train.phash import as_hex, distances, phash
-from models.train.repositories import Repository, find
+from models.train.dataset import as_hex, distances, phash, shrunk
+from models.train.sources import Repository, find
 
 Kind = Literal["stills", "indoor", "night", "vehicles", "pets", "streets"]
 PUBLIC_KINDS: tuple[Kind, ...] = ("stills", "indoor", "night", "vehicles", "pets", "streets")
@@ -238,7 +238,7 @@ def bring(source: Source, repository: Repository, out: Path) -> Iterator[Brought
         image = f"images/{source.name}/{hashlib.sha256(name.encode()).hexdigest()[:12]}.jpg"
         target = out / image
         target.parent.mkdir(parents=True, exist_ok=True)
-        coded = cv2.imencode(".jpg", shrunk(pixels), [cv2.IMWRITE_JPEG_QUALITY, 95])[1].tobytes()
+        coded = cv2.imencode(".jpg", shrunk(pixels, SIDE_MAX), [cv2.IMWRITE_JPEG_QUALITY, 95])[1].tobytes()
         target.write_bytes(coded)
         digest = hashlib.sha256(coded).hexdigest()
         yield Brought(image, source.name, source.kind, source.judged, boxes, name, digest, look)
@@ -298,14 +298,6 @@ def _boxes(text: str, classes: dict[int, str]) -> Iterator[tuple[str, float, flo
         name = classes.get(int(words[0]))
         if name in ALL and max(across) > min(across) and max(down) > min(down):
             yield name, min(across), min(down), max(across), max(down)
-
-
-def shrunk(picture: Pixels) -> Pixels:
-    """Return the picture with at most SIDE_MAX on the longer side."""
-    share = SIDE_MAX / max(picture.shape[:2])
-    if share >= 1:
-        return picture
-    return np.asarray(cv2.resize(picture, None, fx=share, fy=share, interpolation=cv2.INTER_AREA), np.uint8)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

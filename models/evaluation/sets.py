@@ -16,7 +16,7 @@ import yaml
 from numpy.typing import NDArray
 
 from appliance.base.errors import UsageError
-from models.train import film, index
+from models.train import dataset, sources
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp")
 
@@ -107,7 +107,7 @@ def mot(
             except ValueError:
                 raise SetFault(f"{truth}, line {number}: not a row of nine numbers") from None
     frame = -every
-    for frame, pixels, size in film.frames(clip, every, scaled=scaled):
+    for frame, pixels, size in sources.frames(clip, every, scaled=scaled):
         table = np.array(rows.get(frame + 1, []), float).reshape(-1, 7)
         boxes = np.concatenate([table[:, :2], table[:, :2] + table[:, 2:4]], axis=1)
         names = tuple(classes.get(int(cls), "") for cls in table[:, 5])
@@ -118,19 +118,19 @@ def mot(
         raise SetFault(f"{truth}: it has frame {max(rows)}, and {clip} ends or breaks off after frame {frame + 1}")
 
 
-def assembled(path: Path, split: index.Split) -> Iterator[Labelled]:
+def assembled(path: Path, split: dataset.Split) -> Iterator[Labelled]:
     """Yield one side of a set that `models.train.assemble` made; regions to ignore are crowd.
 
     As in training, a region of one class is ignored for those that it is mistaken for, too.
     """
     root = path if path.is_dir() else path.parent
-    for entry in index.of(index.read(path), split):
+    for entry in dataset.of(dataset.read(path), split):
         scale = np.array([entry.width, entry.height] * 2, float)
-        ignored = [replace(each, cls=cls) for each in entry.ignore for cls in index.kin(each.cls)]
+        ignored = [replace(each, cls=cls) for each in entry.ignore for cls in dataset.kin(each.cls)]
         labels = (*entry.boxes, *ignored)
         boxes = np.array([[each.x1, each.y1, each.x2, each.y2] for each in labels], float).reshape(-1, 4) * scale
         crowd = np.arange(len(labels)) >= len(entry.boxes)
-        names = tuple(index.CLASSES[each.cls] for each in labels)
+        names = tuple(dataset.CLASSES[each.cls] for each in labels)
         yield Labelled(entry.image, _picture(root / entry.image), boxes, names, crowd, (entry.width, entry.height))
 
 

@@ -2,8 +2,8 @@
 
 Photographs with people's and teachers' labels, frames of our rendered clips, our practice stills, and frames of
 third-party footage that teachers label here, in one folder with one index. What is, or looks like, an evaluation
-picture is left out and counted; sources without a clear licence are left out unless --unclear-licences asks for them.
-Nothing in the folder may be published.
+picture is left out by a fence of hashes and counted; sources without a clear licence are left out unless
+--unclear-licences asks for them. Nothing in the folder may be published.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import logging
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import cv2
@@ -23,11 +23,92 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance.base.errors import UsageError
-from models.train import fence, film, footage, index, rendered
-from models.train.index import Entry, IndexFault, Label, Split
-from models.train.phash import as_hex, mirrored, phash
-from models.train.photographs import Photograph, photographs
-from models.train.pseudo import Opinion, Teachers
+from models.evaluation import cameras
+from models.train import dataset, pseudo_labels, sources
+from models.train.dataset import Entry, IndexFault, Label, Split, as_hex, distances, from_hex, mirrored, phash, shrunk
+from models.train.pseudo_labels import Opinion
+from models.train.sources import Photograph, photographs
+
+FENCED_FILMS = ("pets09_s2l1_vtest_768x576.mp4", "pets09_s2l1_vtest_480x360.mp4", "intel_one-by-one-person.mp4")
+FENCED_WORDS = ("pets09", "pets2009", "one-by-one", "one_by_one", "groundtruth")
+FENCED_EVERY = 5
+FENCED_HASHES = Path("train/fence_hashes.txt")  # below the data: further evaluation pictures, by their hashes alone
+OWN_FENCED_HASHES = Path(__file__).parents[1] / "evaluation" / "hashes.txt"  # what models.evaluation.public brings
+NEAR_MAX = 6  # bits; the reference data were made unlike each other by the same bounds
+NEAR_MIRRORED_MAX = 3
+PICTURES = (".jpg", ".jpeg", ".png", ".bmp", ".webp")
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """Hashes of everything behind it. Nothing is ever taken off."""
+
+    sha256: frozenset[str] = frozenset()
+    looks: NDArray[np.uint64] = field(default_factory=lambda: np.zeros(0, np.uint64))
+    mirrored: NDArray[np.uint64] = field(default_factory=lambda: np.zeros(0, np.uint64))
+
+    def forbids(self, sha256: str, look: int, flipped: int | None = None) -> bool:
+        """Return whether a picture is an evaluation picture, or looks like one.
+
+        The picture has this file hash and perceptual hash (`flipped`: of its mirror image).
+        """
+        if sha256 in self.sha256:
+            return True
+        one = np.array([look], np.uint64)
+        near = distances(one, self.looks).min(initial=64) <= NEAR_MAX
+        turned = distances(one, self.mirrored).min(initial=64) <= NEAR_MIRRORED_MAX
+        if flipped is not None and not turned:
+            other = np.array([flipped], np.uint64)
+            turned = distances(other, self.looks).min(initial=64) <= NEAR_MIRRORED_MAX
+        return bool(near or turned)
+
+    def wider(self, looks: Sequence[int]) -> Fence:
+        """Return this fence with further pictures, by their perceptual hashes."""
+        return replace(self, looks=np.concatenate([self.looks, np.array(looks, np.uint64)]))
+
+
+def barred(path: Path) -> bool:
+    """Return whether the name alone says that a file is for evaluation only."""
+    name = str(path).lower()
+    return any(word in name for word in FENCED_WORDS)
+
+
+def build_fence(data: Path) -> Fence:
+    """Build the fence around all pictures that may not be learnt from.
+
+    They are every 5th frame of the evaluation footage, every picture under groundtruth/ of `data`, the hashes of
+    `HASHES` and `OWN_HASHES`, and those of the camera pictures (models/evaluation/cameras.jsonl).
+    """
+    shas, looks, flips = set(), [], []
+    for path in sorted((data / "groundtruth").rglob("*")):
+        if path.is_file():
+            shas.add(hashlib.sha256(path.read_bytes()).hexdigest())
+    for picture in _evaluation_pictures(data):
+        looks.append(phash(picture))
+        flips.append(mirrored(picture))
+    fence = Fence(frozenset(shas), np.array(looks, np.uint64), np.array(flips, np.uint64))
+    further = [path for path in (data / FENCED_HASHES, OWN_FENCED_HASHES) if path.is_file()]
+    fence = fence.wider([look for path in further for look in hashes_of(path)])
+    return fence.wider([picture.look for picture in cameras.table()])
+
+
+def hashes_of(path: Path) -> list[int]:
+    """Return the perceptual hashes of a file with one of 16 hex digits a line. Raise IndexFault."""
+    try:
+        return [from_hex(line.strip()) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except (OSError, ValueError) as error:
+        raise IndexFault(f"{path}: not a list of hashes: {error}") from None
+
+
+def _evaluation_pictures(data: Path) -> Iterator[NDArray[np.uint8]]:
+    for name in FENCED_FILMS:
+        yield from (picture for _, picture, _ in sources.frames(data / "footage" / name, FENCED_EVERY))
+    for path in sorted((data / "groundtruth").rglob("*")):
+        if path.suffix.lower() in PICTURES:
+            picture = cv2.imread(str(path))
+            if picture is not None:
+                yield np.asarray(picture, np.uint8)
+
 
 log = logging.getLogger(__name__)
 SIDE_MAX = 640  # of a frame that is stored; photographs stay as they are
@@ -40,7 +121,7 @@ VAL_CLIPS = frozenset({"intel_preview_store-aisle-detection", "kvs_vogels_330", 
 class Assembly:
     """A folder that fills with pictures. `counts` says what went in and what was left out, by source."""
 
-    def __init__(self, out: Path, guard: fence.Fence) -> None:
+    def __init__(self, out: Path, guard: Fence) -> None:
         self._out = out
         self._guard = guard
         self._seen: set[str] = set()
@@ -59,7 +140,7 @@ class Assembly:
         image = f"images/{name}/{shot.path.name}"
         self._add(coded, _draft(image, shot.boxes, shot.ignore, name, split, shot.source.licence, group))
 
-    def still(self, shot: rendered.Still, source: str, licence: str) -> None:
+    def still(self, shot: sources.PracticeStill, source: str, licence: str) -> None:
         """Add one of our practice stills as it is; its folder's name keeps apart what other folders name alike."""
         try:
             coded = shot.path.read_bytes()
@@ -72,10 +153,7 @@ class Assembly:
 
     def frame(self, picture: NDArray[np.uint8], name: str, said: Opinion, source: str, licence: str) -> None:
         """Add a frame of a film; `name` is its clip's stem and frame number."""
-        shrink = min(1.0, SIDE_MAX / max(picture.shape[:2]))
-        if shrink < 1.0:
-            small = cv2.resize(picture, None, fx=shrink, fy=shrink, interpolation=cv2.INTER_AREA)
-            picture = np.asarray(small, np.uint8)
+        picture = shrunk(picture, SIDE_MAX)
         coded = cv2.imencode(".jpg", picture, [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])[1].tobytes()
         clip = name.rsplit("-", 1)[0]
         split: Split = "val" if clip in VAL_CLIPS else "train"
@@ -114,33 +192,33 @@ def _draft(
 
 def assemble(options: argparse.Namespace) -> Assembly:
     """Assemble all kinds of pictures into options.out, and its index."""
-    assembly = Assembly(options.out, fence.build(options.data))
+    assembly = Assembly(options.out, build_fence(options.data))
     for folder in (options.data / "train", *options.photographs):
         for shot in photographs(folder, unclear=options.unclear_licences):
             assembly.photograph(shot)
     for folder in options.clips:
-        for clip in rendered.clips(folder):
-            for number, picture, boxes, ignore in rendered.pictures(clip, options.every):
+        for clip in sources.rendered_clips(folder):
+            for number, picture, boxes, ignore in sources.rendered_pictures(clip, options.every):
                 assembly.frame(picture, f"{clip.stem}-{number:05d}", Opinion(boxes, ignore), "rendered", "Apache-2.0")
     names = Counter(folder.resolve().name for folder in options.stills)
     if twice := [name for name, count in names.items() if count > 1]:
         raise IndexFault(f"--stills: two folders are named {twice[0]}; their pictures would overwrite each other")
     for folder in options.stills:
-        for still in rendered.stills(folder.resolve()):
+        for still in sources.stills(folder.resolve()):
             assembly.still(still, "practice", "Apache-2.0")
     if not options.no_footage:
         _footage(assembly, options.data)
-    index.write(options.out, assembly.entries)
+    dataset.write(options.out, assembly.entries)
     return assembly
 
 
 def _footage(assembly: Assembly, data: Path) -> None:
-    teachers = Teachers(data / "models")
-    for clip in footage.CLIPS:
+    teachers = pseudo_labels.pair(data / "models")
+    for clip in sources.FOOTAGE:
         path = data / clip.path
-        if fence.barred(path.relative_to(data)):
+        if barred(path.relative_to(data)):
             raise IndexFault(f"{clip.path}: evaluation footage is never learnt from")
-        for number, picture, _ in film.frames(path, clip.every):
+        for number, picture, _ in sources.frames(path, clip.every):
             name = f"{path.stem}-{number:05d}"
             assembly.frame(picture, name, teachers.label(picture), "footage", clip.licence)
 
@@ -158,9 +236,9 @@ def report(assembly: Assembly) -> Iterator[str]:
     yield from (f"{count:6d}  {what}" for what, count in sorted(assembly.counts.items()))
     for side in ("train", "val"):
         labels = Counter(
-            index.CLASSES[box.cls] for entry in assembly.entries if entry.split == side for box in entry.boxes
+            dataset.CLASSES[box.cls] for entry in assembly.entries if entry.split == side for box in entry.boxes
         )
-        yield f"{side}: {json.dumps({name: labels[name] for name in index.CLASSES})}"
+        yield f"{side}: {json.dumps({name: labels[name] for name in dataset.CLASSES})}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -39,11 +39,11 @@ from appliance.detect.bundle_maker import CARD_FILE, describe_file
 from appliance.detect.letterbox import Letterbox
 from appliance.detect.model_files import OWN_MODEL, present_models
 from appliance.detect.variant_measurement import BASE_KEY
-from models.train import index, rendered
-from models.train.assign import ious
-from models.train.index import Entry, IndexFault, Label, kin
+from models.train import dataset, sources
+from models.train.dataset import Entry, IndexFault, Label, kin
+from models.train.geometry import Pixels
+from models.train.loss import ious
 from models.train.network import STRIDES, cells, corners
-from models.train.picture import Pixels
 
 OWN = Path(__file__).parents[1] / "vedette-nano.onnx"
 OWN_INT8 = OWN.with_name("vedette-nano-int8.onnx")
@@ -97,7 +97,7 @@ def _linear(weight: Tensor, bias: Tensor) -> nn.Linear:
 
 
 @dataclass(frozen=True, slots=True)
-class Lesson:
+class TrainingPicture:
     """A picture to learn from: BGR pixels, and boxes as shares of it."""
 
     pixels: Pixels
@@ -105,10 +105,10 @@ class Lesson:
     rejected: tuple[Label, ...] = ()
     ignore: tuple[Label, ...] = ()
 
-    def mirrored(self) -> Lesson:
+    def mirrored(self) -> TrainingPicture:
         """Return it as a mirror shows it."""
         flip = lambda labels: tuple(Label(each.cls, 1 - each.x2, each.y1, 1 - each.x1, each.y2) for each in labels)  # noqa: E731
-        return Lesson(self.pixels[:, ::-1], flip(self.right), flip(self.rejected), flip(self.ignore))
+        return TrainingPicture(self.pixels[:, ::-1], flip(self.right), flip(self.rejected), flip(self.ignore))
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +176,7 @@ class Start:
 
 
 @torch.no_grad()
-def rows_of(start: Start, lesson: Lesson, rng: np.random.Generator) -> list[Rows]:
+def rows_of(start: Start, lesson: TrainingPicture, rng: np.random.Generator) -> list[Rows]:
     """Return the cells of a picture that are learnt from, by stride."""
     views = start.views(lesson.pixels)
     height, width = (side * STRIDES[0] for side in views[0].shape[2:])
@@ -200,7 +200,7 @@ def rows_of(start: Start, lesson: Lesson, rng: np.random.Generator) -> list[Rows
 
 
 def _targets(
-    start: Start, lesson: Lesson, answer: Tensor, boxes: Tensor, grid: Tensor
+    start: Start, lesson: TrainingPicture, answer: Tensor, boxes: Tensor, grid: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return scores to answer with, their weights, those of the sides, and the cells that must be learnt from."""
     before = answer[:, 4:]
@@ -264,7 +264,9 @@ class Answers:
     found: int
 
 
-def fine_tune(start: Start, lessons: Sequence[Lesson], others: Sequence[Lesson], epochs: int, seed: int) -> list[Head]:
+def fine_tune(
+    start: Start, lessons: Sequence[TrainingPicture], others: Sequence[TrainingPicture], epochs: int, seed: int
+) -> list[Head]:
     """Return the heads, trained on pictures of the site (also as a mirror shows them) and on others."""
     rng = np.random.default_rng(seed)
     parts = [rows_of(start, each, rng) for lesson in lessons for each in (lesson, lesson.mirrored())]
@@ -276,7 +278,7 @@ def fine_tune(start: Start, lessons: Sequence[Lesson], others: Sequence[Lesson],
 
 
 @torch.no_grad()
-def answers(start: Start, heads: Sequence[Head], lessons: Sequence[Lesson]) -> Answers:
+def answers(start: Start, heads: Sequence[Head], lessons: Sequence[TrainingPicture]) -> Answers:
     """Count the answered boxes in which a cell that means them scores SURE or more."""
     counts = dict.fromkeys(("rejected", "still_reported", "right", "found"), 0)
     for lesson in lessons:
@@ -292,23 +294,25 @@ def answers(start: Start, heads: Sequence[Head], lessons: Sequence[Lesson]) -> A
     return Answers(**counts)
 
 
-def site_lessons(folder: Path, split: index.Split) -> list[Lesson]:
+def site_lessons(folder: Path, split: dataset.Split) -> list[TrainingPicture]:
     """Return the pictures of one side of a site's set. Raise IndexFault, also where a path leads out of the folder."""
     return [
-        Lesson(_pixels(folder, each), each.boxes, each.rejected, each.ignore)
-        for each in index.of(index.read(folder), split)
+        TrainingPicture(_pixels(folder, each), each.boxes, each.rejected, each.ignore)
+        for each in dataset.of(dataset.read(folder), split)
     ]
 
 
-def base_lessons(folder: Path, count: int, seed: int) -> list[Lesson]:
+def base_lessons(folder: Path, count: int, seed: int) -> list[TrainingPicture]:
     """Return `count` pictures of an assembled set, or every one of our rendered clips' at an interval."""
     if folder == CLIPS:
-        clips = [clip for part in ("clips", "family") for clip in rendered.clips(folder / part)]
-        frames = [picture for clip in clips for _, picture, _, _ in rendered.pictures(clip, CLIP_EVERY)]
-        return [Lesson(frames[at]) for at in np.linspace(0, len(frames) - 1, min(count, len(frames))).astype(int)]
-    entries = index.read(folder)
+        clips = [clip for part in ("clips", "family") for clip in sources.rendered_clips(folder / part)]
+        frames = [picture for clip in clips for _, picture, _, _ in sources.rendered_pictures(clip, CLIP_EVERY)]
+        return [
+            TrainingPicture(frames[at]) for at in np.linspace(0, len(frames) - 1, min(count, len(frames))).astype(int)
+        ]
+    entries = dataset.read(folder)
     chosen = np.random.default_rng(seed).permutation(len(entries))[:count]
-    return [Lesson(_pixels(folder, entries[at])) for at in sorted(chosen)]
+    return [TrainingPicture(_pixels(folder, entries[at])) for at in sorted(chosen)]
 
 
 def _pixels(folder: Path, entry: Entry) -> Pixels:
@@ -399,6 +403,32 @@ def write_bundle(written: Sequence[Path], folder: Path, pictures: int) -> Bundle
     return manifest
 
 
+@dataclass(frozen=True, slots=True)
+class Retrained:
+    """A network with a re-trained head: its files, the pictures that it learnt, and the answers before and after."""
+
+    written: list[Path]
+    pictures: int
+    others: int
+    before: Answers
+    after: Answers
+
+
+def retrain(start: Start, site: Path, out: Path, integers: Path | None, options: argparse.Namespace) -> Retrained:
+    """Train the head on a site's set, as the options base, others, epochs and seed say, and write it to `out`.
+
+    Raise IndexFault.
+    """
+    lessons, held_back = (site_lessons(site, split) for split in ("train", "val"))
+    if not any(each.rejected or each.right for each in lessons):
+        raise IndexFault(f"{site}: nothing was answered in it that could be learnt")
+    others = base_lessons(options.base, options.others, options.seed)
+    heads = fine_tune(start, lessons, others, options.epochs, options.seed)
+    written = save(start, heads, out, integers)
+    before, after = (answers(start, each, held_back) for each in (start.heads, heads))
+    return Retrained(written, len(lessons), len(others), before, after)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse the command line, train, judge and write; returns the exit status."""
     parser = argparse.ArgumentParser(
@@ -422,21 +452,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     torch.manual_seed(options.seed)
     try:
         start = Start(options.init)
-        lessons, held_back = (site_lessons(options.site, split) for split in ("train", "val"))
-        if not any(each.rejected or each.right for each in lessons):
-            raise IndexFault(f"{options.site}: nothing was answered in it that could be learnt")
-        others = base_lessons(options.base, options.others, options.seed)
-        heads = fine_tune(start, lessons, others, options.epochs, options.seed)
         integers = options.integers or (OWN_INT8 if options.init == OWN else None)
-        written = save(start, heads, options.out, integers)
-        bundle = write_bundle(written, options.bundle, len(lessons)) if options.bundle else None
+        made = retrain(start, options.site, options.out, integers, options)
+        bundle = write_bundle(made.written, options.bundle, made.pictures) if options.bundle else None
     except UsageError as error:
         print(error, file=sys.stderr)
         return 2
     report = {
-        "written": [str(path) for path in written], "bundle": str(bundle.ref) if bundle else None,
-        "pictures": len(lessons), "others": len(others),
-        "before": asdict(answers(start, start.heads, held_back)), "after": asdict(answers(start, heads, held_back)),
+        "written": [str(path) for path in made.written], "bundle": str(bundle.ref) if bundle else None,
+        "pictures": made.pictures, "others": made.others, "before": asdict(made.before), "after": asdict(made.after),
     }  # fmt: skip
     print(json.dumps(report, indent=1))
     return 0

@@ -22,14 +22,12 @@ from pathlib import Path
 
 import cv2
 import numpy as np
-from numpy.typing import NDArray
 
 from appliance.base.errors import UsageError
-from models.train import fence, index
-from models.train.fusion import Panel, with_drawn
-from models.train.index import CLASSES, IndexFault, Label
-from models.train.phash import as_hex, distances, mirrored, phash
-from models.train.repositories import Repository, find
+from models.train import assemble, dataset, pseudo_labels
+from models.train.dataset import CLASSES, IndexFault, Label, as_hex, distances, mirrored, phash, shrunk
+from models.train.pseudo_labels import Teachers, with_drawn
+from models.train.sources import Repository, find
 
 log = logging.getLogger(__name__)
 SIDE_MAX, SHORT_MIN = 416, 96
@@ -106,7 +104,7 @@ class Row:
 class Gathering:
     """A folder that fills; knows every picture that it must not take."""
 
-    def __init__(self, out: Path, guard: fence.Fence, known: Sequence[int], panel: Panel) -> None:
+    def __init__(self, out: Path, guard: assemble.Fence, known: Sequence[int], panel: Teachers) -> None:
         """known: perceptual hashes of pictures that are learnt from already."""
         self._out, self._guard, self._panel = out, guard, panel
         self._looks = np.array(known, np.uint64)
@@ -140,7 +138,7 @@ class Gathering:
         self._looks = np.append(self._looks, one[0])
         text = repository.read(labels_path(name)).decode("utf-8", "replace") if labelled else ""
         drawn = tuple(yolo(text, source.classes))
-        small = shrunk(pixels)
+        small = shrunk(pixels, SIDE_MAX)
         said = with_drawn(drawn, self._panel.label(small))
         image = f"images/{source.name}/{hashlib.sha256(coded).hexdigest()[:12]}.jpg"
         target = self._out / image
@@ -206,14 +204,6 @@ def yolo(text: str, classes: dict[int, str]) -> Iterator[Label]:
             yield label
 
 
-def shrunk(picture: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return the picture with at most SIDE_MAX on the longer side."""
-    share = SIDE_MAX / max(picture.shape[:2])
-    if share >= 1:
-        return picture
-    return np.asarray(cv2.resize(picture, None, fx=share, fy=share, interpolation=cv2.INTER_AREA), np.uint8)
-
-
 def _fits(name: str, source: Public) -> bool:
     return name.lower().endswith(SUFFIXES) and re.search(source.pattern, name) is not None
 
@@ -235,11 +225,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     try:
-        guard = fence.build(options.data)
+        guard = assemble.build_fence(options.data)
         for path in options.fence:
-            guard = guard.wider(fence.listed(path))
-        known = [int(entry.phash, 16) for folder in options.beside for entry in index.read(folder)]
-        gathering = Gathering(options.out, guard, known, Panel(options.data / "models"))
+            guard = guard.wider(assemble.hashes_of(path))
+        known = [int(entry.phash, 16) for folder in options.beside for entry in dataset.read(folder)]
+        gathering = Gathering(options.out, guard, known, pseudo_labels.panel(options.data / "models"))
         for source in PUBLIC:
             if not options.only or source.name in options.only:
                 count = gathering.take(source, find(options.clones, source.repository, source.commit))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,11 +15,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from models.train.assign import PADDING, Truth
-from models.train.augment import Recipe, compose
-from models.train.cache import Cache
-from models.train.index import Entry, Label
-from models.train.picture import Floats, Sample, empty
+from models.train.augment import RECIPES, Recipe, compose
+from models.train.dataset import DecodedPictures, Entry, IndexFault, Label
+from models.train.geometry import Floats, Sample, empty, fit
+from models.train.loss import PADDING, Truth
+
+GROWN_AT = 0.75  # share of a run after which pictures have their last size, unless --grow-steps says when
+GAUGED = 48  # pictures by which norms are measured where a run starts from an .onnx
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +83,7 @@ class Batch:
 class Draws(Dataset[Sample]):
     """The endless row of samples of a plan, by number."""
 
-    def __init__(self, cache: Cache, entries: Sequence[Entry], weights: Sequence[int], plan: Plan) -> None:
+    def __init__(self, cache: DecodedPictures, entries: Sequence[Entry], weights: Sequence[int], plan: Plan) -> None:
         """Take the `entries` of the cache and `weights`: how often an epoch shows each, 0 for never."""
         self._cache = cache
         self._rows = [(rows(entry.boxes, entry), rows(entry.ignore, entry)) for entry in entries]
@@ -192,3 +195,38 @@ def _quiet(nice: int, worker: int) -> None:
     os.nice(nice)
     cv2.setNumThreads(0)
     torch.set_num_threads(1)
+
+
+def weights_of(options: argparse.Namespace, entries: list[Entry]) -> list[int]:
+    """Return how often an epoch shows each picture: val never, the rest once unless --weight says otherwise."""
+    table: dict[str, int] = {}
+    sources = {entry.source for entry in entries}
+    for text in options.weight:
+        source, _, count = text.partition("=")
+        if source not in sources or not count.isdigit():
+            raise IndexFault(f"--weight {text}: SOURCE=N with a whole N and one of {', '.join(sorted(sources))}")
+        table[source] = int(count)
+    weights = [table.get(entry.source, 1) if entry.split == "train" else 0 for entry in entries]
+    if not any(weights):
+        raise IndexFault("no picture is left to train on")
+    return weights
+
+
+def plan_of(options: argparse.Namespace) -> Plan:
+    """Return the plan that these options make. Raise IndexFault."""
+    for name in ("size", "size_from"):
+        side = getattr(options, name)
+        if side % 32 or 0 < side < 64:
+            raise IndexFault(f"--{name.replace('_', '-')} {side}: a multiple of 32, at least 64")
+    calm_from = round(options.steps * (1 - options.calm))
+    grown = options.grow_steps or round(options.steps * GROWN_AT)
+    sides = Sides(options.size_from or options.size, options.size, options.scales, grown)
+    recipe = RECIPES[options.recipe]
+    return Plan(options.seed, options.batch, options.steps, sides, calm_from, recipe, options.window_from)
+
+
+def gauging_pictures(draws: Draws, entries: list[Entry], side: int) -> Tensor:
+    """Return (GAUGED, 3, side, side) RGB 0..1: whole training pictures, evenly from the index."""
+    places = [number for number, entry in enumerate(entries) if entry.split == "train"]
+    chosen = [places[number * len(places) // GAUGED] for number in range(GAUGED)]
+    return pack([fit(draws.raw(place), side) for place in chosen]).pictures.float() / 255

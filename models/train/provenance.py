@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from appliance.base.errors import UsageError
-from models.train import index
+from models.train import dataset
 
 COLUMNS = ("source", "split", "licence", "sha256", "phash")
 
@@ -24,7 +24,7 @@ COLUMNS = ("source", "split", "licence", "sha256", "phash")
 Row = tuple[str, str, str, str, str]
 
 
-def rows_of(entries: Iterable[index.Entry]) -> Iterator[Row]:
+def rows_of(entries: Iterable[dataset.Entry]) -> Iterator[Row]:
     """Yield the row of each picture of a set."""
     for each in entries:
         yield each.source, each.split, each.licence, each.sha256, each.phash
@@ -66,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, required=True, help="the .csv.gz to write")
     options = parser.parse_args(arguments)
     try:
-        rows = [row for folder in options.index for row in rows_of(index.read(folder))]
+        rows = [row for folder in options.index for row in rows_of(dataset.read(folder))]
     except UsageError as error:
         print(error, file=sys.stderr)
         return 2

@@ -5,6 +5,9 @@ Here, once: the set in parts of at most 40 MiB, the teacher, the weights to star
     python -m models.train.remote pack --index vedette-data/set --teacher yolox_nano_416.onnx --init last.pt \\
         --out carry -- --design full --size 416 --scales 3 --steps 30000 --batch 64 --rate 0.003 --fall 0.5
 
+Pictures are coded again, as WebP, at the best quality at which all of them fit, smaller where even the least quality
+does not; each part is a zip with an index of its own.
+
 There, with the repository and `carry`: one command, the same each time until it exits with 0 (3: not done yet).
 
     python3 -m models.train.remote slice --carry carry --out back --minutes 9
@@ -16,26 +19,106 @@ It checks the sha256 of all that came, trains, judges the average by the held-ba
 from __future__ import annotations
 
 import argparse
+import hashlib
 import importlib.util
 import json
 import shutil
 import sys
 import time
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import cv2
+import numpy as np
+
 from appliance.base.errors import UsageError
 from appliance.base.local_files import sha256_of
-from models.train import cache, index, pack, run
-from models.train.index import IndexFault
+from models.train import dataset, run
+from models.train.dataset import Entry, IndexFault, shrunk
 
+FOLDER = "set"
+# (longest side, WebP quality), best first. WebP needs about two thirds of JPEG's bytes at the same looks.
+QUALITIES = ((416, 80), (416, 70), (416, 60), (416, 50), (416, 40), (384, 40), (352, 40), (320, 35), (288, 30))
+PROBED_PICTURES = 60
+ZIP_ENTRY_BYTES = 160  # bytes a file costs in a zip, names included twice
 CARRIED, RETURNED = "carry.json", "back.json"
 PART_MIB = 40.0  # what the borrowed machines that we know take at once is 64 MiB, the repository's 20 among them
 FILES_MAX, FILE_MIB_MAX = 8, 16.0  # what they give back; a checkpoint of the design `full` is two files of 8 MiB
 END_MINUTES = 1.5  # judging 573 pictures at 320 px and an export took 75 s on a core shared with four others
 NEEDED = ("torch", "numpy", "cv2", "onnx")
+WRITTEN = (1980, 1, 1, 0, 0, 0)  # the same set makes the same zip
+
+
+@dataclass(frozen=True, slots=True)
+class PackedSet:
+    """The result of packing: its size in bytes, the step that fitted."""
+
+    size: int
+    side: int
+    quality: int
+    pictures: int
+
+
+def packed_set(root: Path, entries: Sequence[Entry], out: Path, budget: int, name: str = dataset.NAME) -> PackedSet:
+    """Write the zip, at most `budget` bytes, its index called `name`.
+
+    Raise IndexFault if nothing fits or a picture is missing.
+    """
+    for side, quality in QUALITIES:
+        probe = entries[:: max(1, len(entries) // PROBED_PICTURES)]
+        guess = sum(len(_coded(root, entry, side, quality)[0]) + ZIP_ENTRY_BYTES for entry in probe)
+        if guess * len(entries) / len(probe) > budget * 1.1:
+            continue
+        if _write_zip(root, entries, out, (side, quality), budget, name):
+            return PackedSet(out.stat().st_size, side, quality, len(entries))
+    raise IndexFault(f"{len(entries)} pictures do not fit into {budget} bytes; leave sources out with --drop")
+
+
+def _write_zip(root: Path, entries: Sequence[Entry], out: Path, step: tuple[int, int], budget: int, name: str) -> bool:
+    """Write the zip and return whether everything went in.
+
+    The budget is checked on the way, so that a wrong guess costs little.
+    """
+    fresh, lines, used = out.with_suffix(".part"), [], 0
+    with zipfile.ZipFile(fresh, "w", zipfile.ZIP_STORED) as box:
+        for coded, entry in _recoded(root, entries, step):
+            _add_to_zip(box, f"{FOLDER}/{entry.image}", coded)
+            lines.append(entry.line() + "\n")
+            used += len(coded) + len(lines[-1]) + ZIP_ENTRY_BYTES
+            if used > budget:
+                fresh.unlink()
+                return False
+        _add_to_zip(box, f"{FOLDER}/{name}", "".join(lines).encode())
+    if fresh.stat().st_size > budget:
+        fresh.unlink()
+        return False
+    fresh.replace(out)
+    return True
+
+
+def _recoded(root: Path, entries: Sequence[Entry], step: tuple[int, int]) -> Iterator[tuple[bytes, Entry]]:
+    for entry in entries:
+        coded, (height, width) = _coded(root, entry, *step)
+        sha256, image = hashlib.sha256(coded).hexdigest(), str(Path(entry.image).with_suffix(".webp"))
+        yield coded, replace(entry, image=image, sha256=sha256, height=height, width=width)
+
+
+def _coded(root: Path, entry: Entry, side: int, quality: int) -> tuple[bytes, tuple[int, int]]:
+    """Return the WebP bytes and (height, width)."""
+    path = root / entry.image
+    picture = cv2.imread(str(path), cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION) if path.is_file() else None
+    if picture is None:
+        raise IndexFault(f"{path}: missing or not a picture, but the index names it")
+    small = shrunk(np.asarray(picture, np.uint8), side)
+    coded = cv2.imencode(".webp", small, [cv2.IMWRITE_WEBP_QUALITY, quality])[1].tobytes()
+    return coded, (small.shape[0], small.shape[1])
+
+
+def _add_to_zip(box: zipfile.ZipFile, name: str, content: bytes) -> None:
+    box.writestr(zipfile.ZipInfo(name, WRITTEN), content)
 
 
 def fill(options: argparse.Namespace) -> None:
@@ -43,11 +126,12 @@ def fill(options: argparse.Namespace) -> None:
     run.parser().parse_args([*options.settings, *places(Path("set"), Path("run"), 0)])  # exits where one is wrong
     out: Path = options.out
     out.mkdir(parents=True, exist_ok=True)
-    entries = pack.chosen(index.read(options.index), options.drop)
+    entries = [entry for entry in dataset.read(options.index) if entry.source not in options.drop]
     for number in range(1, options.parts + 1):
-        chosen, name = pack.part(entries, f"{number}/{options.parts}")
+        chosen = entries[number - 1 :: options.parts]
+        name = dataset.NAME if options.parts == 1 else f"index-{number}.jsonl"
         path = out / f"set-{number}.zip"
-        packed = pack.pack(options.index, chosen, path, int(options.mib * 2**20), name)
+        packed = packed_set(options.index, chosen, path, int(options.mib * 2**20), name)
         print(f"{path}: {packed.pictures} pictures at {packed.side} px, {packed.size / 2**20:.1f} MiB")
     for given, name in ((options.teacher, "teacher"), (options.init, "init")):
         if given:
@@ -66,13 +150,13 @@ def train_slice(options: argparse.Namespace) -> int:
     if missing := [name for name in NEEDED if importlib.util.find_spec(name) is None]:
         raise IndexFault(f"this machine has no {', '.join(missing)}: bring wheels for its Python {sys.version[:4]}")
     work: Path = options.work
-    folder, training = work / pack.FOLDER, work / "run"
+    folder, training = work / FOLDER, work / "run"
     unpack(options.carry, work)
     if options.state and not (training / "last.pt").is_file():
         training.mkdir(parents=True, exist_ok=True)
         for name in read_list(options.state, RETURNED)["files"]:
             shutil.copyfile(options.state / name, training / name)
-    cache.build(folder, index.read(folder), folder / "pictures.bin")  # a minute of the slice, not of the run
+    dataset.decoded(folder, dataset.read(folder), folder / "pictures.bin")  # a minute of the slice, not of the run
     given = [f"--{path.stem}={path}" for path in sorted(options.carry.glob("*")) if path.stem in ("teacher", "init")]
     left = options.minutes - END_MINUTES - (time.monotonic() - begun) / 60 if options.minutes else 0.0
     if options.minutes and left <= 0:
@@ -90,12 +174,12 @@ def bring_back(training: Path, folder: Path, out: Path, side: int) -> None:
     side: of the pictures that it is judged by, in pixels. The export is for the size in use, as that of any run.
     """
     from models.train import export
-    from models.train.judge import judge
+    from models.train.checkpoint import judge
 
     network = export.load(training / "last.pt")
-    entries = index.read(folder)
+    entries = dataset.read(folder)
     held = [number for number, entry in enumerate(entries) if entry.split == "val"]
-    pictures = cache.build(folder, entries, folder / "pictures.bin")
+    pictures = dataset.decoded(folder, entries, folder / "pictures.bin")
     verdict = judge(network, pictures, entries, held, side)
     print(f"held back: AP50 {verdict.mean:.3f}, person {verdict.person:.3f} on {len(held)} pictures")
     shutil.rmtree(out, ignore_errors=True)
@@ -123,9 +207,9 @@ def unpack(carry: Path, work: Path) -> None:
     for part in sorted(carry.glob("set-*.zip")):
         with zipfile.ZipFile(part) as box:
             box.extractall(work)
-    indices = sorted((work / pack.FOLDER).glob("index-*.jsonl"))
+    indices = sorted((work / FOLDER).glob("index-*.jsonl"))
     if indices:
-        (work / pack.FOLDER / index.NAME).write_text("".join(path.read_text() for path in indices))
+        (work / FOLDER / dataset.NAME).write_text("".join(path.read_text() for path in indices))
     marker.write_text(listed, encoding="utf-8")
 
 

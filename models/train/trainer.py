@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import math
 import signal
 import time
 from collections import deque
@@ -17,29 +18,20 @@ from types import FrameType
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from models.train import cache, checkpoint, codec, index
-from models.train.augment import RECIPES
-from models.train.checkpoint import Progress
-from models.train.export import load
-from models.train.geometry import fit
-from models.train.imitate import Imitation
-from models.train.index import Entry, IndexFault
-from models.train.judge import judge
-from models.train.loader import Batch, Draws, Plan, Sides, batches, pack
-from models.train.log import RunLog
+from models.train import augment, checkpoint, dataset
+from models.train.checkpoint import Average, Progress, RunLog, judge
+from models.train.dataset import Entry, IndexFault
+from models.train.distillation import Imitation, YoloxTeacher
+from models.train.export import load, transfer, weights
+from models.train.loader import Batch, Draws, batches, gauging_pictures, plan_of, weights_of
 from models.train.loss import Lesson, Loss, loss
 from models.train.network import DESIGNS, Network, cells
-from models.train.precision import reduced
-from models.train.schedule import Average, groups, rate
-from models.train.teacher import YoloxTeacher
-from models.train.transfer import transfer, weights
 
 log = logging.getLogger(__name__)
 GRADIENT_MAX = 10.0
-GROWN_AT = 0.75  # share of a run after which pictures have their last size, unless --grow-steps says when
-GAUGED = 48  # pictures by which norms are measured where a run starts from an .onnx
+CPU_FLAGS = ("avx512_bf16", "amx_bf16")  # of CPUs that multiply in bfloat16
 # Settings that may differ when a run goes on. Most do not change what is learnt; `index` and `weight` bring other
 # pictures, and `steps` makes a run longer: with --grow-steps and before its rate falls, it is then the longer run.
 FREE = frozenset(
@@ -75,20 +67,20 @@ class Speed:
 
 
 @dataclass(frozen=True, slots=True)
-class Clock:
+class Moment:
     """Wall and CPU time in seconds at one moment."""
 
     wall: float
     cpu: float
 
     @staticmethod
-    def now() -> Clock:
+    def now() -> Moment:
         """Return this moment."""
-        return Clock(time.monotonic(), time.process_time())
+        return Moment(time.monotonic(), time.process_time())
 
     def speed(self, images: int) -> Speed:
         """Return the speed of `images` pictures since then."""
-        now = Clock.now()
+        now = Moment.now()
         return Speed(images / max(now.wall - self.wall, 1e-9), (now.cpu - self.cpu) * 1000 / max(images, 1))
 
 
@@ -106,10 +98,10 @@ class Trainer:
         torch.set_float32_matmul_precision("high")
         self._entries, root = _entries(options)
         path = options.cache or root / "pictures.bin"
-        self._cache = cache.build(root, self._entries, path)
-        self._plan = _plan(options)
-        self._draws = Draws(self._cache, self._entries, _weights(options, self._entries), self._plan)
-        some = partial(_some, self._draws, self._entries, options.size)
+        self._cache = dataset.decoded(root, self._entries, path)
+        self._plan = plan_of(options)
+        self._draws = Draws(self._cache, self._entries, weights_of(options, self._entries), self._plan)
+        some = partial(gauging_pictures, self._draws, self._entries, options.size)
         self._network = _network(options, some).to(self._device)
         # PyTorch 2.13's CPU convolutions crash in the backward pass of a channels-last network with branches.
         last = self._device.type == "cuda" or not self._network.design.branched
@@ -132,12 +124,12 @@ class Trainer:
         options, out = self._options, self._options.out
         out.mkdir(parents=True, exist_ok=True)
         progress = self._resume()
-        begun, since, images = time.monotonic(), Clock.now(), 0
+        begun, since, images = time.monotonic(), Moment.now(), 0
         journal = RunLog(out / "log.jsonl", progress.step)
         journal.write(
             "start", step=progress.step, settings=self._settings(), parameters=self._network.parameters_count()
         )
-        codec.warn()
+        augment.warn_without_h264()
         step, best = progress.step, progress.best
         with self._signals():
             pin = self._device.type == "cuda"
@@ -147,10 +139,10 @@ class Trainer:
                 step, images = batch.step + 1, images + options.batch
                 if step % options.log_every == 0:
                     self._note(journal, step, parts, since.speed(images))
-                    since, images = Clock.now(), 0
+                    since, images = Moment.now(), 0
                 if step % options.judge_every == 0 or step == options.steps:
                     best = self._judge(journal, step, best)
-                    since, images = Clock.now(), 0
+                    since, images = Moment.now(), 0
                 over = self._stop or bool(options.minutes and time.monotonic() - begun > options.minutes * 60)
                 if step % options.save_every == 0 or step == options.steps or over:
                     self._save(step, best)
@@ -295,7 +287,7 @@ def _device(name: str) -> torch.device:
 def _teacher(path: Path, device: torch.device) -> Callable[[Tensor], Lesson]:
     if device.type == "cpu":
         # Not on a GPU machine, which need not have ONNX Runtime.
-        from models.train.teacher_cpu import CpuTeacher
+        from models.train.distillation import CpuTeacher
 
         return CpuTeacher(path, torch.get_num_threads())
     return YoloxTeacher(path).to(device).eval()
@@ -304,37 +296,10 @@ def _teacher(path: Path, device: torch.device) -> Callable[[Tensor], Lesson]:
 def _entries(options: argparse.Namespace) -> tuple[list[Entry], Path]:
     path: Path = options.index
     root = path if path.is_dir() else path.parent
-    entries = index.read(path)
+    entries = dataset.read(path)
     if options.limit:
-        entries = list(index.of(entries, "train"))[: options.limit]
+        entries = list(dataset.of(entries, "train"))[: options.limit]
     return entries, root
-
-
-def _weights(options: argparse.Namespace, entries: list[Entry]) -> list[int]:
-    """Return how often an epoch shows each picture: val never, the rest once unless --weight says otherwise."""
-    table: dict[str, int] = {}
-    sources = {entry.source for entry in entries}
-    for text in options.weight:
-        source, _, count = text.partition("=")
-        if source not in sources or not count.isdigit():
-            raise IndexFault(f"--weight {text}: SOURCE=N with a whole N and one of {', '.join(sorted(sources))}")
-        table[source] = int(count)
-    weights = [table.get(entry.source, 1) if entry.split == "train" else 0 for entry in entries]
-    if not any(weights):
-        raise IndexFault("no picture is left to train on")
-    return weights
-
-
-def _plan(options: argparse.Namespace) -> Plan:
-    for name in ("size", "size_from"):
-        side = getattr(options, name)
-        if side % 32 or 0 < side < 64:
-            raise IndexFault(f"--{name.replace('_', '-')} {side}: a multiple of 32, at least 64")
-    calm_from = round(options.steps * (1 - options.calm))
-    grown = options.grow_steps or round(options.steps * GROWN_AT)
-    sides = Sides(options.size_from or options.size, options.size, options.scales, grown)
-    recipe = RECIPES[options.recipe]
-    return Plan(options.seed, options.batch, options.steps, sides, calm_from, recipe, options.window_from)
 
 
 def _network(options: argparse.Namespace, pictures: Callable[[], Tensor]) -> Network:
@@ -356,8 +321,38 @@ def _network(options: argparse.Namespace, pictures: Callable[[], Tensor]) -> Net
     return Network(DESIGNS[options.design])
 
 
-def _some(draws: Draws, entries: list[Entry], side: int) -> Tensor:
-    """Return (GAUGED, 3, side, side) RGB 0..1: whole training pictures, evenly from the index."""
-    places = [number for number, entry in enumerate(entries) if entry.split == "train"]
-    chosen = [places[number * len(places) // GAUGED] for number in range(GAUGED)]
-    return pack([fit(draws.raw(place), side) for place in chosen]).pictures.float() / 255
+def rate(step: int, steps: int, peak: float, warmup: int, fall: float = 1.0, floor: float = 0.02) -> float:
+    """Return the learning rate at `step`.
+
+    It is linear to `peak` over `warmup` steps, then flat, then over the last share `fall` of the steps half a cosine
+    down to `floor` of it. A run that stays flat for long can be made longer (arXiv:2405.18392).
+    """
+    if step < warmup:
+        return peak * (step + 1) / warmup
+    begin = max(warmup, round(steps * (1 - fall)))
+    done = (step - begin) / max(1, steps - begin)
+    return peak * (floor + (1 - floor) * (1 + math.cos(math.pi * min(1.0, max(0.0, done)))) / 2)
+
+
+def groups(network: nn.Module, decay: float) -> list[dict[str, object]]:
+    """Weights decay; norms and biases do not."""
+    many = [each for each in network.parameters() if each.ndim > 1]
+    one = [each for each in network.parameters() if each.ndim <= 1]
+    return [{"params": many, "weight_decay": decay}, {"params": one, "weight_decay": 0.0}]
+
+
+def reduced(wanted: str, device: torch.device, cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
+    """Return whether to train in bfloat16.
+
+    With `auto` this is so on every GPU, and on CPUs that multiply it in hardware. Elsewhere a CPU converts it to
+    float32 and back, which is slower than float32 itself.
+    """
+    if wanted != "auto":
+        return wanted == "bf16"
+    if device.type != "cpu":
+        return True
+    try:
+        words = set(cpuinfo.read_text(encoding="utf-8", errors="replace").split())
+    except OSError:
+        return False
+    return any(flag in words for flag in CPU_FLAGS)

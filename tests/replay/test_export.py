@@ -39,7 +39,7 @@ from appliance.router.router_maintenance import SILENT_RULE
 from appliance.store.alerts import AlertStore
 from appliance.store.archive import StorageArchive
 from appliance.store.silent_frames import SilentFrameStore
-from models.train import index
+from models.train import dataset
 from tests.support import small_disk as mounted
 from tests.support.gate_site import FIRST, THIRD, config_of, live
 from tests.support.recorded_site import LIFE_T0, Life
@@ -440,7 +440,7 @@ def test_the_training_layout_has_answered_alerts_of_consenting_cameras_alone(
     life.db.execute(answer, ("vlm", unreviewed.id))
     left_out, rows = exported(consent=True)
     assert left_out == {}
-    assert len(index.read(to)) == len(rows) == len(list(to.rglob("*.jpg")))
+    assert len(dataset.read(to)) == len(rows) == len(list(to.rglob("*.jpg")))
     false_alarms = {life.all()[THIRD].id, unreviewed.id}
     for row in rows:
         assert hashlib.sha256((to / row["image"]).read_bytes()).hexdigest() == row["sha256"]
@@ -501,9 +501,9 @@ def test_audited_frames_teach_what_was_missed_and_where_nothing_was(
     origin = rows["seen"]["provenance"]
     assert (origin["boxes_by"], origin["answered_by"], origin["who"]) == ("model", "vlm", "m")
     assert (origin["consent"], origin["answer"]) == ("cameras.gate.training", "reviewed")
-    assert len(index.read(to)) == len(list(to.rglob("*.jpg")))
+    assert len(dataset.read(to)) == len(list(to.rglob("*.jpg")))
     assert export(life, tmp_path / "coco").alerts == {"right": 3, "false alarm": 1}, "alerts alone, as before"
 
 
 def test_the_training_layout_numbers_the_classes_as_the_training_does() -> None:
-    assert export_samples.CLASSES == index.CLASSES
+    assert export_samples.CLASSES == dataset.CLASSES

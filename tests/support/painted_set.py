@@ -7,8 +7,8 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from models.train import index
-from models.train.index import Entry, Label
+from models.train import dataset
+from models.train.dataset import Entry, Label
 
 
 def painted(folder: Path, count: int) -> None:
@@ -21,6 +21,6 @@ def painted(folder: Path, count: int) -> None:
         image[y : y + 48, x : x + 20] = 240
         cv2.imwrite(str(folder / "images" / f"{number}.png"), image)
         box = Label(0, x / 128, y / 96, (x + 20) / 128, (y + 48) / 96)
-        side: index.Split = "train" if number % 4 else "val"
+        side: dataset.Split = "train" if number % 4 else "val"
         entries.append(Entry(f"images/{number}.png", str(number), "0" * 16, 128, 96, (box,), (), "painted", side))
-    index.write(folder, entries)
+    dataset.write(folder, entries)

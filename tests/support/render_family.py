@@ -27,7 +27,7 @@ from appliance.scenario import scenario_loader, scenario_runner
 from appliance.scenario.scenario_loader import ScenarioPlan
 from appliance.scenario.scenario_result import ScenarioResult
 from appliance.types import Alert, Detections, Event, FrameBoxes, TrackedObject
-from fixtures.render.truth import Row, read_rows
+from fixtures.render.clip import Row, read_rows
 from tests.support.clip_replay import replay
 
 ROOT = Path(__file__).parents[2]

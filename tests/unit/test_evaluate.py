@@ -17,7 +17,7 @@ from models import evaluate
 from models.evaluation import arithmetic, sets
 from models.evaluation.arithmetic import Judged, figures
 from models.evaluation.sets import SetFault
-from models.train import index
+from models.train import dataset
 from tests.support.scripted_sources import clip
 
 FEMTO = "deimv2_hgnetv2_femto_coco_416.onnx"
@@ -258,13 +258,13 @@ def test_an_answer_on_what_has_no_name_counts_for_no_class() -> None:
 
 def test_regions_to_ignore_are_ignored_for_all_that_they_are_mistaken_for(tmp_path: Path) -> None:
     cv2.imwrite(str(tmp_path / "a.png"), np.zeros((100, 200, 3), np.uint8))
-    any_class, car = index.Label(index.ANY, 0, 0, 0.5, 0.5), index.Label(2, 0.5, 0.5, 1, 1)
-    person = (index.Label(0, 0.2, 0.2, 0.3, 0.6),)
-    entry = index.Entry("a.png", "", "0" * 16, 200, 100, person, (any_class, car), "site", "val")
-    index.write(tmp_path, [entry])
+    any_class, car = dataset.Label(dataset.ANY, 0, 0, 0.5, 0.5), dataset.Label(2, 0.5, 0.5, 1, 1)
+    person = (dataset.Label(0, 0.2, 0.2, 0.3, 0.6),)
+    entry = dataset.Entry("a.png", "", "0" * 16, 200, 100, person, (any_class, car), "site", "val")
+    dataset.write(tmp_path, [entry])
     (picture,) = sets.assembled(tmp_path, "val")
     ignored = [name for name, crowd in zip(picture.names, picture.crowd, strict=True) if crowd]
-    assert ignored == [*index.CLASSES, "car", "bus", "truck"]
+    assert ignored == [*dataset.CLASSES, "car", "bus", "truck"]
     assert picture.names[0] == "person"
 
 

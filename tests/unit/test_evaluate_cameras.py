@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from models.evaluation import cameras, public
 from models.evaluation.sets import SetFault
-from models.train import fence, footage, gather
-from models.train.phash import as_hex, phash
+from models.train import assemble, gather, sources
+from models.train.dataset import as_hex, phash
 
 
 def scene(seed: int) -> NDArray[np.uint8]:
@@ -100,12 +100,12 @@ def test_the_set_is_broad_enough_and_none_of_it_is_learnt_from() -> None:
     assert len({picture.site for picture in pictures}) >= 8
     assert {picture.kind for picture in pictures} == set(public.CAMERA_KINDS)
     assert min(Counter(picture.kind for picture in pictures).values()) >= 14
-    learnt = {each.repository for each in gather.PUBLIC} | {each.path for each in footage.CLIPS}
+    learnt = {each.repository for each in gather.PUBLIC} | {each.path for each in sources.FOOTAGE}
     judged = {source.repository for source in public.SOURCES}
     assert not {picture.repository for picture in pictures} & (learnt | judged)
 
 
 def test_every_picture_is_behind_the_fence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fence, "FILMS", ())
-    guard = fence.build(tmp_path)
+    monkeypatch.setattr(assemble, "FENCED_FILMS", ())
+    guard = assemble.build_fence(tmp_path)
     assert all(guard.forbids("", picture.look) for picture in cameras.table())

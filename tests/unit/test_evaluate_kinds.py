@@ -19,8 +19,8 @@ from models.evaluation import kinds, public
 from models.evaluation.arithmetic import Judged, Matched
 from models.evaluation.public import SOURCES, Brought, Source
 from models.evaluation.sets import SetFault
-from models.train import fence
-from models.train.repositories import find
+from models.train import assemble
+from models.train.sources import find
 
 
 class Scripted:
@@ -146,8 +146,8 @@ def test_a_cache_that_is_none_is_named(tmp_path: Path) -> None:
 def test_six_kinds_of_view_and_every_picture_behind_the_fence() -> None:
     assert {source.kind for source in SOURCES} == set(public.PUBLIC_KINDS)
     assert all(len(source.commit) == 40 for source in SOURCES)
-    assert len(fence.listed(public.HASHES)) >= 400
-    assert public.HASHES == fence.OWN_HASHES
+    assert len(assemble.hashes_of(public.HASHES)) >= 400
+    assert public.HASHES == assemble.OWN_FENCED_HASHES
 
 
 def test_persons_are_told_apart_by_their_height_in_the_networks_input(tmp_path: Path) -> None:

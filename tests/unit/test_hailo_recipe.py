@@ -21,8 +21,8 @@ from appliance.detect import detector, hef_file
 from appliance.detect.letterbox import Letterbox
 from appliance.detect.network_detector import NetworkDetector
 from appliance.detect.onnx_runtime import OnnxRuntime
-from models import calibration, hailo_recipe, shapes
-from models.train import film
+from models import hailo_recipe, shapes, variants
+from models.train import sources
 from tests.support import hailo_files
 from tests.support import tiny_networks as tiny
 from tests.support.hailo_files import FakeDevice
@@ -71,7 +71,7 @@ def test_the_cut_network_on_a_device_finds_what_the_whole_one_finds(written: Pat
     onnx.save(shapes.fix(onnx.load(str(OWN)), 416, 416), str(tmp_path / "fixed.onnx"))
     whole = NetworkDetector(tmp_path / "fixed.onnx", OnnxRuntime(tmp_path / "fixed.onnx"))
     assert compiled.labels == whole.labels
-    frames = [frame for _, frame, _ in islice(film.frames(COLOURED, 100), 3)]
+    frames = [frame for _, frame, _ in islice(sources.frames(COLOURED, 100), 3)]
     compared = 0
     for wanted, found in zip(whole.detect(frames), compiled.detect(frames), strict=True):
         shared = iou_matrix(wanted.boxes.astype(np.float64), found.boxes.astype(np.float64))
@@ -87,7 +87,7 @@ def test_the_cut_network_on_a_device_finds_what_the_whole_one_finds(written: Pat
 def test_the_calibration_set_is_frames_as_the_appliance_lays_them_out(written: Path) -> None:
     rows = np.load(written / "calibration.npy", mmap_mode="r")
     assert (rows.shape, rows.dtype) == ((64, 416, 416, 3), np.uint8)
-    frames = [frame for _, frame, _ in islice(film.frames(COLOURED, 1), 64)]
+    frames = [frame for _, frame, _ in islice(sources.frames(COLOURED, 1), 64)]
     for number in (0, 63):
         laid = Letterbox(416, 416, "centre").lay(frames[number])
         np.testing.assert_array_equal(rows[number], cv2.cvtColor(laid, cv2.COLOR_BGR2RGB))
@@ -192,6 +192,6 @@ def test_a_file_that_is_not_of_ours_is_named_with_what_it_lacks(
 
 
 def test_a_long_film_gives_no_more_frames_than_memory_holds(footage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert len(calibration.clip_frames([footage], 7)) == 10
-    monkeypatch.setattr(calibration, "CLIP_FRAMES_MAX", 20)
-    assert len(calibration.clip_frames([footage], 1)) == 18, "each fourth of seventy"
+    assert len(variants.clip_frames([footage], 7)) == 10
+    monkeypatch.setattr(variants, "CLIP_FRAMES_MAX", 20)
+    assert len(variants.clip_frames([footage], 1)) == 18, "each fourth of seventy"

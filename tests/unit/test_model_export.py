@@ -20,8 +20,8 @@ from appliance.store.cameras import CameraStore
 from appliance.store.database import Database
 from appliance.store.paths import DATABASE
 from appliance.store.segments import SegmentStore
-from models import calibration, export, hailo_recipe
-from models.calibration import over_the_day, spread
+from models import export, hailo_recipe, variants
+from models.variants import over_the_day, spread
 from tests.support import numbered_footage
 from tests.support import tiny_networks as tiny
 from tests.support.tiny_networks import Thing
@@ -253,7 +253,7 @@ def test_the_recording_is_sampled_over_cameras_and_hours_of_the_day(
         ),
     ]:
         store.put(row)
-    shown = [numbered_footage.number(frame) for frame in calibration.recorded_frames(tmp_path, ["gate", "yard"], 24)]
+    shown = [numbered_footage.number(frame) for frame in variants.recorded_frames(tmp_path, ["gate", "yard"], 24)]
     assert {0, 1, 2, 99} <= set(shown), "each hour and camera there is"
     assert len(shown) == 13, "a half each, and of yard there is one"
     site = tmp_path / "site.yaml"
@@ -268,14 +268,14 @@ def test_the_recording_is_sampled_over_cameras_and_hours_of_the_day(
     assert "calibrating on 24 recorded frames; none is kept, and nothing leaves this box" in said, "all there are"
     assert "not yet measured: vedette scenario compare" in told
     (tmp_path / rows[0].path).unlink()  # retention was quicker
-    assert len(calibration.recorded_frames(tmp_path, ["gate", "yard"], 24)) == 12
+    assert len(variants.recorded_frames(tmp_path, ["gate", "yard"], 24)) == 12
 
 
 def test_too_little_recording_is_said_with_the_remedy(tmp_path: Path) -> None:
     db = Database(tmp_path / DATABASE, ManualClock(0))
     CameraStore(db).ensure({"gate": "file:x.mp4"})
     with pytest.raises(UsageError, match=r"0 frames of the recording of gate .* record for a day, or name clips"):
-        calibration.recorded_frames(tmp_path, ["gate"], 50)
+        variants.recorded_frames(tmp_path, ["gate"], 50)
 
 
 def test_what_is_spread_is_spread() -> None:

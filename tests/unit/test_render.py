@@ -13,15 +13,13 @@ import pytest
 
 from appliance.base.box_arrays import iou_matrix
 from fixtures.render import judge
-from fixtures.render.camera import Camera
+from fixtures.render.camera import Camera, Sensor, Window, see
+from fixtures.render.clip import Row, read_rows, seen_rows, write_rows
 from fixtures.render.film import Stage
 from fixtures.render.human import walking
 from fixtures.render.judge import Found, _judged
 from fixtures.render.mesh import Mesh, Paint, box, plain
-from fixtures.render.raster import Window, see
 from fixtures.render.scene import PERSON, Mover, Scene, Stretch, Track
-from fixtures.render.sensor import Sensor
-from fixtures.render.truth import Row, read_rows, seen_rows, write_rows
 from fixtures.render.yard import yard
 
 CLIPS = Path(__file__).parents[2] / "fixtures" / "clips"

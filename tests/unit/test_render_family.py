@@ -12,19 +12,17 @@ import numpy as np
 import pytest
 
 from fixtures.render.__main__ import main
-from fixtures.render.animal import DOGS, dog_hide
-from fixtures.render.cloth import Outfit, dressed
+from fixtures.render.animals import DOGS, dog_hide
+from fixtures.render.clip import read_rows, seen_rows
 from fixtures.render.family.bodies import STRIDE_M, Dog, Person
 from fixtures.render.family.held_back import HELD_BACK
-from fixtures.render.family.lens import SETTLING, developed
 from fixtures.render.family.make import SCENES, film
-from fixtures.render.family.studio import Studio
-from fixtures.render.family.take import CLASSES, Take
-from fixtures.render.mesh import Mesh
-from fixtures.render.noise import Noise
+from fixtures.render.family.staging import CLASSES, Take
+from fixtures.render.family.studio import SETTLING, Studio, developed
+from fixtures.render.human import NOMINAL_M, Build
+from fixtures.render.mesh import Mesh, Noise
+from fixtures.render.people import Outfit, dressed
 from fixtures.render.scene import Place
-from fixtures.render.skeleton import NOMINAL_M, Build
-from fixtures.render.truth import read_rows, seen_rows
 
 FAMILY = Path(__file__).parents[2] / "fixtures" / "family"
 SIZE_MAX, ALL_MAX = 330_000, 3_000_000

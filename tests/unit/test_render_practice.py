@@ -14,21 +14,18 @@ import numpy as np
 import pytest
 
 from fixtures.render.__main__ import main
-from fixtures.render.animal import animal
+from fixtures.render.animals import animal
 from fixtures.render.camera import Camera
-from fixtures.render.car import SHAPES, Shape, car
-from fixtures.render.crowd import NOBODY_SHARE, person
-from fixtures.render.floors import CONCRETE, Floor
-from fixtures.render.kinds import Array
-from fixtures.render.layout import Patch, Plot, distance_of, shown
+from fixtures.render.landscape import CONCRETE, Floor
 from fixtures.render.light import Lamp, lamp_lit
 from fixtures.render.look import Thing, look
-from fixtures.render.mesh import Paint, box, plain
-from fixtures.render.noise import Noise
-from fixtures.render.practice import FINE, NAME, Draw, boxes, clarity, draw, fill, rendered
+from fixtures.render.mesh import Array, Noise, Paint, box, plain
+from fixtures.render.people import NOBODY_SHARE, person
+from fixtures.render.practice import FINE, NAME, Draw, boxes, clarity, developed, draw, exposed, fill, rendered
 from fixtures.render.practice import Box as Label
 from fixtures.render.quadruped import HIP_Z, STANCES, stance
-from fixtures.render.sensor import developed, exposed
+from fixtures.render.sites import Patch, Plot, distance_of, shown
+from fixtures.render.vehicles import CAR_SHAPES, CarShape, car
 
 SEED, DRAWS = 11, 28
 
@@ -162,8 +159,8 @@ def test_people_are_as_tall_as_the_draw_wants() -> None:
     assert not shown(camera, 30.0, 20.0, 1.7)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-def test_a_car_stands_on_its_wheels(shape: Shape) -> None:
+@pytest.mark.parametrize("shape", CAR_SHAPES)
+def test_a_car_stands_on_its_wheels(shape: CarShape) -> None:
     mesh = car(shape, (0.4, 0.1, 0.1))
     size = np.ptp(mesh.vertices, axis=0)
     assert mesh.vertices[:, 2].min() == pytest.approx(0.0, abs=0.02)

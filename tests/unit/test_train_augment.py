@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from models.train import codec, geometry, looks
+from models.train import augment, geometry
 from models.train.augment import Recipe, compose
-from models.train.picture import Sample, affine, empty
+from models.train.geometry import Sample, affine, empty
 
 RECT = (120, 80, 180, 230)
 
@@ -118,17 +118,17 @@ def test_a_sample_cut_from_a_larger_mosaic_shows_people_larger() -> None:
 
 
 LOOKS = {
-    "colour": (looks.colour, 2),
-    "tone": (looks.tone, 2),
-    "grey": (looks.grey, 1),
-    "infrared": (looks.infrared, 4),
-    "night": (looks.night, 4),
-    "blur": (looks.blur, 4),
-    "rain": (looks.rain, 4),
-    "coarse": (looks.coarse, 3),
-    "jpeg": (looks.jpeg, 3),
-    "h264": (codec.h264, 3),
-    "noise": (lambda pixels, rng: looks.noise(pixels, rng, 10), 2),
+    "colour": (augment.colour, 2),
+    "tone": (augment.tone, 2),
+    "grey": (augment.grey, 1),
+    "infrared": (augment.infrared, 4),
+    "night": (augment.night, 4),
+    "blur": (augment.blur, 4),
+    "rain": (augment.rain, 4),
+    "coarse": (augment.coarse, 3),
+    "jpeg": (augment.jpeg, 3),
+    "h264": (augment.h264, 3),
+    "noise": (lambda pixels, rng: augment.noise(pixels, rng, 10), 2),
 }
 
 
@@ -150,7 +150,7 @@ def test_no_look_moves_anything(name: str, seed: int) -> None:
 def test_h264_leaves_marks_as_a_starved_stream_does() -> None:
     pytest.importorskip("av", reason="H.264 artefacts need PyAV")
     picture = np.asarray(cv2.resize(np.random.default_rng(0).integers(0, 255, (40, 40, 3), np.uint8), (416, 416)))
-    spoilt = codec.h264(picture, np.random.default_rng(1))
+    spoilt = augment.h264(picture, np.random.default_rng(1))
     assert 2 < float(np.abs(spoilt.astype(int) - picture).mean()) < 40
 
 

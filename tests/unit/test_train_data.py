@@ -12,11 +12,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from models.train import assemble, cache, fence, footage, index, pack, photographs, provenance, rendered
-from models.train.fence import Fence
-from models.train.index import Entry, IndexFault, Label
-from models.train.phash import as_hex, distances, from_hex, mirrored, phash
-from models.train.pseudo import agree
+from models.train import assemble, dataset, provenance, remote, sources
+from models.train.assemble import Fence
+from models.train.dataset import Entry, IndexFault, Label, as_hex, distances, from_hex, mirrored, phash
+from models.train.pseudo_labels import agree
 
 ROOT = Path(__file__).parents[2]
 
@@ -37,7 +36,7 @@ def small_set(folder: Path, count: int = 6) -> list[Entry]:
         entries.append(
             Entry(f"images/{number}.jpg", str(number), as_hex(phash(picture)), 320, 240, (box,), (), "made", "train")
         )
-    index.write(folder, entries)
+    dataset.write(folder, entries)
     return entries
 
 
@@ -49,8 +48,8 @@ def test_alike_pictures_have_like_hashes() -> None:
     own = np.array([phash(picture)], np.uint64)
     near = np.array([phash(small), phash(np.asarray(coded, np.uint8)), phash(bright)], np.uint64)
     far = np.array([phash(scene(seed)) for seed in range(2, 40)], np.uint64)
-    assert distances(own, near).max() <= fence.NEAR_MAX
-    assert distances(own, far).min() > fence.NEAR_MAX
+    assert distances(own, near).max() <= assemble.NEAR_MAX
+    assert distances(own, far).min() > assemble.NEAR_MAX
     assert mirrored(picture) == phash(np.ascontiguousarray(picture[:, ::-1]))
     assert from_hex(as_hex(phash(picture))) == phash(picture)
 
@@ -66,11 +65,11 @@ def test_the_fence_knows_a_picture_again_small_coded_or_mirrored() -> None:
 
 
 def test_evaluation_footage_is_not_on_the_list() -> None:
-    assert not [clip for clip in footage.CLIPS if fence.barred(Path(clip.path))]
-    assert fence.barred(Path("footage/PETS09_s2l1.mp4"))
-    assert not fence.barred(Path("images/oi_people_pets/a.jpg")), "people with their pets"
-    assert fence.barred(Path("groundtruth/atl_traffic/a.jpg"))
-    assert fence.barred(Path("footage/intel_one-by-one-person.mp4"))
+    assert not [clip for clip in sources.FOOTAGE if assemble.barred(Path(clip.path))]
+    assert assemble.barred(Path("footage/PETS09_s2l1.mp4"))
+    assert not assemble.barred(Path("images/oi_people_pets/a.jpg")), "people with their pets"
+    assert assemble.barred(Path("groundtruth/atl_traffic/a.jpg"))
+    assert assemble.barred(Path("footage/intel_one-by-one-person.mp4"))
 
 
 def test_an_evaluation_picture_among_the_photographs_is_left_out(tmp_path: Path) -> None:
@@ -91,7 +90,7 @@ def test_an_evaluation_picture_among_the_photographs_is_left_out(tmp_path: Path)
     (train / "sources.json").write_text(json.dumps({"street": {"use": "good", "licence": "CC BY 4.0"}}))
     guard = Fence(looks=np.array([phash(scene(1))], np.uint64), mirrored=np.array([mirrored(scene(1))], np.uint64))
     assembly = assemble.Assembly(tmp_path / "out", guard)
-    for shot in photographs.photographs(train):
+    for shot in sources.photographs(train):
         assembly.photograph(shot)
     assert sorted(Path(entry.image).stem for entry in assembly.entries) == ["0", "2"]
     assert assembly.counts["street: looks like an evaluation picture"] == 1
@@ -103,8 +102,8 @@ def test_sources_of_unclear_licence_need_to_be_asked_for(tmp_path: Path) -> None
     (tmp_path / "sources.json").write_text(json.dumps({k: {"use": v, "licence": ""} for k, v in uses.items()}))
     lines = [{"image": f"images/{name}/0.jpg", "source": name, "boxes": [], "ignore": []} for name in uses]
     (tmp_path / "merged.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert [shot.source.name for shot in photographs.photographs(tmp_path)] == ["a", "d"]
-    assert [shot.source.name for shot in photographs.photographs(tmp_path, unclear=True)] == ["a", "b", "c", "d"]
+    assert [shot.source.name for shot in sources.photographs(tmp_path)] == ["a", "d"]
+    assert [shot.source.name for shot in sources.photographs(tmp_path, unclear=True)] == ["a", "b", "c", "d"]
 
 
 def test_teachers_are_believed_where_they_agree() -> None:
@@ -119,7 +118,7 @@ def test_teachers_are_believed_where_they_agree() -> None:
 
 def test_rendered_boxes_lie_on_what_was_rendered() -> None:
     clip = ROOT / "fixtures" / "clips" / "yard.mp4"
-    seen = [row for row in rendered.pictures(clip, 60) if row[2]]
+    seen = [row for row in sources.rendered_pictures(clip, 60) if row[2]]
     assert len(seen) >= 5
     assert {label.cls for row in seen for label in row[2]} == {0, 2}
     assert all(0 <= label.x1 < label.x2 <= 1 for row in seen for label in (*row[2], *row[3]))
@@ -127,69 +126,65 @@ def test_rendered_boxes_lie_on_what_was_rendered() -> None:
 
 def test_an_index_is_read_as_it_was_written_and_says_what_is_wrong(tmp_path: Path) -> None:
     entries = small_set(tmp_path)
-    assert index.read(tmp_path) == entries
-    lines = (tmp_path / index.NAME).read_text().splitlines()
+    assert dataset.read(tmp_path) == entries
+    lines = (tmp_path / dataset.NAME).read_text().splitlines()
     lines[2] = lines[2].replace("[[0,0.1,", "[[8,0.1,")
-    (tmp_path / index.NAME).write_text("\n".join(lines))
+    (tmp_path / dataset.NAME).write_text("\n".join(lines))
     with pytest.raises(IndexFault, match=r"line 3.*no class 8"):
-        index.read(tmp_path)
+        dataset.read(tmp_path)
 
 
 def test_decoded_pictures_are_kept_and_taken_up_again(tmp_path: Path) -> None:
     entries = small_set(tmp_path)
-    first = cache.build(tmp_path, entries, tmp_path / "pictures.bin")
+    first = dataset.decoded(tmp_path, entries, tmp_path / "pictures.bin")
     wanted = cv2.imread(str(tmp_path / "images" / "3.jpg"))
     assert np.array_equal(first[3], wanted)
     before = (tmp_path / "pictures.bin").stat().st_mtime_ns
     (tmp_path / "images" / "3.jpg").unlink()
-    again = cache.build(tmp_path, entries, tmp_path / "pictures.bin")
+    again = dataset.decoded(tmp_path, entries, tmp_path / "pictures.bin")
     assert np.array_equal(again[3], wanted)
     assert (tmp_path / "pictures.bin").stat().st_mtime_ns == before
     with pytest.raises(IndexFault, match=r"3\.jpg: missing"):
-        cache.build(tmp_path, entries[:4], tmp_path / "pictures.bin")
+        dataset.decoded(tmp_path, entries[:4], tmp_path / "pictures.bin")
 
 
 def test_a_pack_keeps_to_its_budget_and_trains_elsewhere(tmp_path: Path) -> None:
     entries = small_set(tmp_path / "here", 12)
-    large = pack.pack(tmp_path / "here", entries, tmp_path / "large.zip", 10_000_000)
-    packed = pack.pack(tmp_path / "here", entries, tmp_path / "small.zip", large.size * 3 // 4)
+    large = remote.packed_set(tmp_path / "here", entries, tmp_path / "large.zip", 10_000_000)
+    packed = remote.packed_set(tmp_path / "here", entries, tmp_path / "small.zip", large.size * 3 // 4)
     assert (large.side, large.quality) == (416, 80)
     assert packed.size == (tmp_path / "small.zip").stat().st_size <= large.size * 3 // 4
     with zipfile.ZipFile(tmp_path / "small.zip") as box:
         box.extractall(tmp_path / "there")
-    arrived = index.read(tmp_path / "there" / "set")
+    arrived = dataset.read(tmp_path / "there" / "set")
     assert [entry.boxes for entry in arrived] == [entry.boxes for entry in entries]
-    pictures = cache.build(tmp_path / "there" / "set", arrived, tmp_path / "there" / "pictures.bin")
+    pictures = dataset.decoded(tmp_path / "there" / "set", arrived, tmp_path / "there" / "pictures.bin")
     assert pictures[0].shape == (arrived[0].height, arrived[0].width, 3)
     with pytest.raises(IndexFault, match="do not fit"):
-        pack.pack(tmp_path / "here", entries, tmp_path / "none.zip", 1000)
+        remote.packed_set(tmp_path / "here", entries, tmp_path / "none.zip", 1000)
 
 
 def test_a_set_that_is_too_large_travels_in_parts(tmp_path: Path) -> None:
     entries = small_set(tmp_path / "here")
+    out, settings = tmp_path / "carry", ["--steps", "10", "--warmup", "1"]
+    assert (
+        remote.main(["pack", "--index", str(tmp_path / "here"), "--out", str(out), "--parts", "2", "--", *settings])
+        == 0
+    )
     for number in (1, 2):
-        arguments = [
-            "--index",
-            str(tmp_path / "here"),
-            "--out",
-            str(tmp_path / f"{number}.zip"),
-            "--part",
-            f"{number}/2",
-        ]
-        assert pack.main(arguments) == 0
-        with zipfile.ZipFile(tmp_path / f"{number}.zip") as box:
+        with zipfile.ZipFile(out / f"set-{number}.zip") as box:
             box.extractall(tmp_path / "there")
     parts = sorted((tmp_path / "there" / "set").glob("index-*.jsonl"))
-    (tmp_path / "there" / "set" / index.NAME).write_text("".join(path.read_text() for path in parts))
-    arrived = index.read(tmp_path / "there" / "set")
+    assert len(parts) == 2
+    (tmp_path / "there" / "set" / dataset.NAME).write_text("".join(path.read_text() for path in parts))
+    arrived = dataset.read(tmp_path / "there" / "set")
     assert sorted(entry.phash for entry in arrived) == sorted(entry.phash for entry in entries)
     assert all((tmp_path / "there" / "set" / entry.image).is_file() for entry in arrived)
-    assert pack.main([*arguments[:-1], "3/2"]) == 2
 
 
 @pytest.fixture(scope="module")
 def guard(shared_data: Path) -> Fence:
-    return fence.build(shared_data)
+    return assemble.build_fence(shared_data)
 
 
 def assert_beyond(guard: Fence, sha256: list[str], looks: list[str]) -> None:
@@ -197,8 +192,8 @@ def assert_beyond(guard: Fence, sha256: list[str], looks: list[str]) -> None:
     assert len(guard.looks) > 159 * 2 + 278 + 30
     assert not guard.sha256 & set(sha256)
     for own in np.array_split(np.array([from_hex(text) for text in looks], np.uint64), 16):
-        assert distances(own, guard.looks).min() > fence.NEAR_MAX
-        assert distances(own, guard.mirrored).min() > fence.NEAR_MIRRORED_MAX
+        assert distances(own, guard.looks).min() > assemble.NEAR_MAX
+        assert distances(own, guard.mirrored).min() > assemble.NEAR_MIRRORED_MAX
 
 
 @pytest.mark.shared
@@ -222,9 +217,9 @@ def test_no_evaluation_picture_is_in_the_assembled_set(guard: Fence, shared_data
     if given is None:
         arguments = ["--data", str(shared_data), "--out", str(tmp_path), "--no-footage", "--every", "30"]
         assert assemble.main(arguments) == 0
-    entries = index.read(Path(given) if given else tmp_path)
+    entries = dataset.read(Path(given) if given else tmp_path)
     assert_beyond(guard, [entry.sha256 for entry in entries], [entry.phash for entry in entries])
-    assert not [entry.image for entry in entries if fence.barred(Path(entry.image))]
+    assert not [entry.image for entry in entries if assemble.barred(Path(entry.image))]
     groups: dict[str, set[str]] = {}
     for entry in entries:
         groups.setdefault(entry.group, set()).add(entry.split)

@@ -10,15 +10,13 @@ import pytest
 torch = pytest.importorskip("torch", reason="training needs PyTorch: pip install '.[train]'")
 pytest.importorskip("onnx", reason="export needs onnx: pip install '.[train]'")
 
-from models.train.assign import assign  # noqa: E402
-from models.train.export import export  # noqa: E402
-from models.train.index import IndexFault  # noqa: E402
+from models.train.checkpoint import Average  # noqa: E402
+from models.train.dataset import IndexFault  # noqa: E402
+from models.train.export import export, transfer, weights  # noqa: E402
 from models.train.loader import Sides  # noqa: E402
-from models.train.loss import Lesson, loss  # noqa: E402
+from models.train.loss import Lesson, assign, loss  # noqa: E402
 from models.train.network import DESIGNS, Design, Network, Views, cells, corners  # noqa: E402
-from models.train.precision import reduced  # noqa: E402
-from models.train.schedule import Average, rate  # noqa: E402
-from models.train.transfer import transfer, weights  # noqa: E402
+from models.train.trainer import rate, reduced  # noqa: E402
 from tests.unit.test_train_network import truth  # noqa: E402
 
 WIDE = Design("dense", 8, (16, 16, 32, 32), (1, 1, 1, 1), ("split",) * 4, 32, neck_kind="split", branched=False)

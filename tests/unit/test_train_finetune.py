@@ -18,16 +18,16 @@ from appliance.detect.bundle_maker import describe_file
 
 pytest.importorskip("torch", reason="training needs PyTorch: pip install '.[train]'")
 
-from models.train import finetune, index, rendered
-from models.train.finetune import CLIPS, OWN, OWN_INT8, Lesson, Start
-from models.train.index import Entry, IndexFault, Label
+from models.train import dataset, finetune, sources
+from models.train.dataset import Entry, IndexFault, Label
+from models.train.finetune import CLIPS, OWN, OWN_INT8, Start, TrainingPicture
 
 
-def pictures(name: str, every: int) -> list[Lesson]:
+def pictures(name: str, every: int) -> list[TrainingPicture]:
     """Frames of a rendered clip with people that are seen well."""
-    found = rendered.pictures(CLIPS / "clips" / f"{name}.mp4", every)
+    found = sources.rendered_pictures(CLIPS / "clips" / f"{name}.mp4", every)
     return [
-        Lesson(pixels, tuple(box for box in boxes if box.cls == 0 and box.y2 - box.y1 > 0.2))
+        TrainingPicture(pixels, tuple(box for box in boxes if box.cls == 0 and box.y2 - box.y1 > 0.2))
         for _, pixels, boxes, _ in found
     ]
 
@@ -45,7 +45,7 @@ def start() -> Start:
 def written(start: Start, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """The network that was told that nobody in the yard is a person."""
     right = [each for each in pictures("yard", 60) if each.right]
-    wrong = [Lesson(each.pixels, rejected=each.right) for each in right]
+    wrong = [TrainingPicture(each.pixels, rejected=each.right) for each in right]
     heads = finetune.fine_tune(start, wrong, pictures("gate", 90), epochs=30, seed=0)
     before, after = (finetune.answers(start, each, wrong) for each in (start.heads, heads))
     assert before.still_reported >= 0.8 * before.rejected > 3
@@ -78,7 +78,7 @@ def test_the_integers_answer_as_the_floats_do(start: Start, written: list[Path])
     assert scores_of(OWN, start, lesson).max() > 0.5
 
 
-def scores_of(path: Path, start: Start, lesson: Lesson) -> np.ndarray:
+def scores_of(path: Path, start: Start, lesson: TrainingPicture) -> np.ndarray:
     """Scores (classes, cells) of a file for a picture."""
     laid = start.box.lay(lesson.pixels)[:, :, ::-1].transpose(2, 0, 1)
     session = ort.InferenceSession(str(path), providers=["CPUExecutionProvider"])
@@ -87,7 +87,7 @@ def scores_of(path: Path, start: Start, lesson: Lesson) -> np.ndarray:
 
 
 def test_a_mirrored_picture_has_its_boxes_where_the_objects_are() -> None:
-    lesson = Lesson(np.zeros((4, 8, 3), np.uint8), right=(Label(0, 0.1, 0.2, 0.3, 0.4),))
+    lesson = TrainingPicture(np.zeros((4, 8, 3), np.uint8), right=(Label(0, 0.1, 0.2, 0.3, 0.4),))
     assert dataclasses.astuple(lesson.mirrored().right[0])[1:5] == pytest.approx((0.7, 0.2, 0.9, 0.4))
 
 
@@ -97,12 +97,12 @@ def test_a_set_that_names_a_picture_elsewhere_or_another_one_is_refused(tmp_path
     cv2.imwrite(str(tmp_path / "secret.png"), np.zeros((8, 8, 3), np.uint8))
     digest = hashlib.sha256((tmp_path / "secret.png").read_bytes()).hexdigest()
     entry = Entry("../secret.png", digest, "", 8, 8, (), (), "site", "train", rejected=(Label(0, 0.1, 0.1, 0.5, 0.5),))
-    index.write(folder, [entry])
-    assert index.read(folder) == [entry]
+    dataset.write(folder, [entry])
+    assert dataset.read(folder) == [entry]
     with pytest.raises(IndexFault, match="which is outside"):
         finetune.site_lessons(folder, "train")
     (folder / "a.png").write_bytes((tmp_path / "secret.png").read_bytes())
-    index.write(folder, [dataclasses.replace(entry, image="a.png", sha256="0" * 64)])
+    dataset.write(folder, [dataclasses.replace(entry, image="a.png", sha256="0" * 64)])
     with pytest.raises(IndexFault, match="not the picture of the index"):
         finetune.site_lessons(folder, "train")
 

@@ -18,17 +18,14 @@ pytest.importorskip("onnx", reason="export needs onnx: pip install '.[train]'")
 from appliance.detect.network_detector import NetworkDetector  # noqa: E402
 from appliance.detect.onnx_runtime import OnnxRuntime  # noqa: E402
 from models.train import run  # noqa: E402
-from models.train.assign import Truth, assign  # noqa: E402
+from models.train.dataset import CLASSES  # noqa: E402
+from models.train.distillation import CpuTeacher, Imitation, YoloxTeacher  # noqa: E402
 from models.train.export import Delivered, export  # noqa: E402
-from models.train.imitate import Imitation  # noqa: E402
-from models.train.index import CLASSES  # noqa: E402
+from models.train.geometry import Sample, empty  # noqa: E402
 from models.train.loader import pack, sureness  # noqa: E402
-from models.train.loss import Lesson, giou_loss, loss  # noqa: E402
+from models.train.loss import Lesson, Truth, assign, giou_loss, loss  # noqa: E402
 from models.train.network import DEFAULT, DESIGNS, Design, Network, Views, cells, corners  # noqa: E402
-from models.train.picture import Sample, empty  # noqa: E402
-from models.train.schedule import groups, rate  # noqa: E402
-from models.train.teacher import YoloxTeacher  # noqa: E402
-from models.train.teacher_cpu import CpuTeacher  # noqa: E402
+from models.train.trainer import groups, rate  # noqa: E402
 from tests.support.painted_set import painted  # noqa: E402
 from tests.support.waiting import until  # noqa: E402
 

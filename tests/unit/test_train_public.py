@@ -11,14 +11,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from models.train import fence, gather, photographs
-from models.train.fence import Fence
-from models.train.fusion import fuse, with_drawn
+from models.train import assemble, gather, sources
+from models.train.assemble import Fence
+from models.train.dataset import IndexFault, Label, as_hex, mirrored, phash
 from models.train.gather import Gathering, Public, labels_path, yolo
-from models.train.index import IndexFault, Label
-from models.train.phash import as_hex, mirrored, phash
-from models.train.pseudo import Opinion
-from models.train.repositories import find
+from models.train.pseudo_labels import Opinion, fuse, with_drawn
+from models.train.sources import find
 
 
 def scene(seed: int) -> NDArray[np.uint8]:
@@ -68,7 +66,7 @@ def test_pictures_come_from_a_commit_and_each_is_taken_once(clones: tuple[Path, 
     # Six pictures: one is an evaluation picture, one is known already, two are alike.
     assert work.take(source, repository) == 3
     work.write()
-    shots = list(photographs.photographs(tmp_path / "out"))
+    shots = list(sources.photographs(tmp_path / "out"))
     assert len(shots) == 3
     # People drew the person; the car is the teachers'. What they drew of a class that does not count is passed over.
     assert [[(box.cls, box.score) for box in shot.boxes] for shot in shots] == [[(0, 1.0), (2, 0.5)]] * 3
@@ -127,14 +125,14 @@ def test_people_have_the_last_word() -> None:
 
 def test_the_fence_knows_pictures_by_a_list_of_hashes_mirrored_or_not(tmp_path: Path) -> None:
     (tmp_path / "hashes.txt").write_text(as_hex(phash(scene(1))) + "\n\n")
-    guard = Fence().wider(fence.listed(tmp_path / "hashes.txt"))
+    guard = Fence().wider(assemble.hashes_of(tmp_path / "hashes.txt"))
     turned = np.ascontiguousarray(scene(1)[:, ::-1])
     assert guard.forbids("", phash(scene(1)), mirrored(scene(1)))
     assert guard.forbids("", phash(turned), mirrored(turned))
     assert not guard.forbids("", phash(scene(2)), mirrored(scene(2)))
     (tmp_path / "hashes.txt").write_text("not a hash\n")
     with pytest.raises(IndexFault, match=r"hashes\.txt"):
-        fence.listed(tmp_path / "hashes.txt")
+        assemble.hashes_of(tmp_path / "hashes.txt")
 
 
 def test_every_public_source_names_commit_and_licence() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from models.train import remote
-from models.train.index import IndexFault
+from models.train.dataset import IndexFault
 from tests.support.painted_set import painted
 
 ROOT = Path(__file__).parents[2]

@@ -10,10 +10,9 @@ import cv2
 import numpy as np
 import pytest
 
-from models.train import assemble, fence, index, rendered
-from models.train.fence import Fence
-from models.train.index import CLASSES, IndexFault, Label
-from models.train.phash import mirrored, phash
+from models.train import assemble, dataset, sources
+from models.train.assemble import Fence
+from models.train.dataset import CLASSES, IndexFault, Label, mirrored, phash
 
 
 def picture(number: int) -> np.ndarray:
@@ -25,8 +24,8 @@ def folder_of(path: Path, count: int = 2) -> Path:
     """A folder as the renderer writes it, with one person, one who is hidden, one too thin and a van on each still."""
     boxes = [
         ["person", 8, 12, 20, 36, 0.9],
-        ["person", 30, 12, 42, 36, rendered.SEEN_MIN - 0.01],
-        ["person", 50, 12, 50 + rendered.SIDE_MIN - 1, 36, 1.0],
+        ["person", 30, 12, 42, 36, sources.SEEN_MIN - 0.01],
+        ["person", 50, 12, 50 + sources.SIDE_MIN - 1, 36, 1.0],
         ["van", 40, 20, 64.2, 40, 0.5],
     ]
     (path / "images").mkdir(parents=True)
@@ -35,12 +34,12 @@ def folder_of(path: Path, count: int = 2) -> Path:
         cv2.imwrite(str(path / "images" / f"1-{number}.jpg"), picture(number))
         row = {"image": f"images/1-{number}.jpg", "width": 64, "height": 48, "boxes": boxes, "light": "day", "seed": 1}
         lines.append(json.dumps(row))
-    (path / rendered.STILLS).write_text("\n".join(lines) + "\n")
+    (path / sources.STILLS).write_text("\n".join(lines) + "\n")
     return path
 
 
 def test_what_is_hidden_or_thin_is_ignored(tmp_path: Path) -> None:
-    first, second = rendered.stills(folder_of(tmp_path / "a"))
+    first, second = sources.stills(folder_of(tmp_path / "a"))
     assert first.path == tmp_path / "a" / "images" / "1-0.jpg"
     assert first.boxes == (
         Label(0, 8 / 64, 12 / 48, 20 / 64, 36 / 48),
@@ -60,15 +59,15 @@ def test_what_is_hidden_or_thin_is_ignored(tmp_path: Path) -> None:
 )
 def test_a_spoilt_line_is_named(tmp_path: Path, spoilt: str, fault: str) -> None:
     folder = folder_of(tmp_path / "a")
-    with (folder / rendered.STILLS).open("a") as file:
+    with (folder / sources.STILLS).open("a") as file:
         file.write(spoilt + "\n")
     with pytest.raises(IndexFault, match=fault):
-        list(rendered.stills(folder))
+        list(sources.stills(folder))
 
 
 def test_a_folder_without_stills_is_named(tmp_path: Path) -> None:
     with pytest.raises(IndexFault, match=r"stills\.jsonl"):
-        list(rendered.stills(tmp_path))
+        list(sources.stills(tmp_path))
 
 
 def options(out: Path, *stills: Path) -> Namespace:
@@ -87,14 +86,14 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (train / "merged.jsonl").write_text("")
     (train / "sources.json").write_text("{}")
     guard = Fence(looks=np.array([phash(picture(1))], np.uint64), mirrored=np.array([mirrored(picture(1))], np.uint64))
-    monkeypatch.setattr(fence, "build", lambda folder: guard)
+    monkeypatch.setattr(assemble, "build_fence", lambda folder: guard)
     return tmp_path
 
 
 def test_stills_enter_the_set_as_their_own_groups_past_the_fence(data: Path) -> None:
     one, two = folder_of(data / "a", 2), folder_of(data / "b", 3)
     assembly = assemble.assemble(options(data, one, two))
-    entries = index.read(data)
+    entries = dataset.read(data)
     assert [entry.image for entry in entries] == ["images/practice/a-1-0.jpg", "images/practice/b-1-2.jpg"]
     assert assembly.counts["practice: twice"] == 1  # b's first is a's first
     assert assembly.counts["practice: looks like an evaluation picture"] == 2
