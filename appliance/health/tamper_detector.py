@@ -112,7 +112,7 @@ class MoveTuning:
 class TamperTuning:
     """Thresholds of tamper detection, measured on PETS, Intel, a street and our rendered yard by day, dusk and night.
 
-    The weather and faults of docs/health.md were applied to each.
+    The weather and faults of docs/replay.md were applied to each.
     """
 
     black: BlackTuning = BlackTuning()

@@ -19,7 +19,7 @@ SAME_S = 1e-3  # two times this near are one
 
 @dataclass(frozen=True, slots=True)
 class QueueTuning:
-    """The priority of a frame, and how long it may wait. docs/scheduling.md has the simulations."""
+    """The priority of a frame, and how long it may wait. tests/unit/test_inference_scheduler.py has the simulations."""
 
     active_priority: float = 0.6
     """If a tracked object moves, or is new."""

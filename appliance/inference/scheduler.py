@@ -25,7 +25,7 @@ Size = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class SchedulerTuning:
-    """How cameras share the detector. docs/scheduling.md has the simulations."""
+    """How cameras share the detector. tests/unit/test_inference_scheduler.py has the simulations."""
 
     priority_s: float = 1.0
     """A priority of 1 counts as much as waiting for so long."""
