@@ -27,7 +27,7 @@ from appliance.base.config_model import ConfigModel
 from appliance.base.errors import ConfigError, MissingDependency, StoreError, VedetteError
 from appliance.base.local_files import flush_to_disk
 from appliance.config import DashboardConfig, StorageConfig, loads
-from appliance.config.secrets_file import variables
+from appliance.config.site_file import variables
 from appliance.media.atomic_file import write_file
 from appliance.settings.site_editor import replace_text
 from appliance.store.database import writer_lock

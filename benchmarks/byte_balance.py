@@ -18,7 +18,7 @@ from appliance.config import SiteConfig
 from appliance.demo.looping_clip import LoopingClip, as_camera_clip
 from appliance.lab.curve.curve_footage import CameraTruth, label_incidents
 from appliance.lab.curve.ranking import Candidate, LabelledIncident
-from appliance.savings import bytes_saved as savings
+from appliance.savings import ledger as savings
 from appliance.scenario import ground_truth as true_boxes
 from appliance.scenario import scenario_loader
 from appliance.store.database import Database

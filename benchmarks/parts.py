@@ -30,7 +30,7 @@ from appliance.detect.letterbox import Letterbox
 from appliance.replay.conditions.condition_spec import NO_CONDITIONS, ConditionSet
 from appliance.scenario import ground_truth, scenario_loader
 from appliance.scenario.ground_truth import BoxesSpool, TrueFrames, TrueObject, shaken_truth
-from appliance.scenario.tracking_metrics import clear_mot, compared_frames, hota_figures
+from appliance.scenario.metrics import clear_mot, compared_frames, hota_figures
 from appliance.types import Detections
 from benchmarks.ingest.footage import FootageSpec, Truth, make
 from tests.support.clip_replay import replay

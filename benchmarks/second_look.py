@@ -35,7 +35,6 @@ import numpy as np
 from appliance.base.box_arrays import iou_matrix
 from appliance.base.clock import SystemClock, process_cpu_s
 from appliance.base.detector_config import DetectorConfig
-from appliance.base.geometry import is_same_place
 from appliance.detect import detector
 from appliance.media.frames import FrameConverter
 from appliance.recheck.recheck_policy import judge_recheck, view_score
@@ -44,7 +43,16 @@ from appliance.recheck.worker import RecheckWorker
 from appliance.router.calibration import UNTRAINED, TrackStability
 from appliance.router.track_stats import CameraTrackStats
 from appliance.track.tracker import Tracker
-from appliance.types import Box, CropRequest, EdgeVerdict, FootageSpan, FrameBoxes, RecheckCommand, TrackedObject
+from appliance.types import (
+    Box,
+    CropRequest,
+    EdgeVerdict,
+    FootageSpan,
+    FrameBoxes,
+    RecheckCommand,
+    TrackedObject,
+    is_same_place,
+)
 
 ROOT = Path(__file__).parents[1]
 FIXTURES = ROOT / "fixtures"

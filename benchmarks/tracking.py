@@ -30,9 +30,9 @@ import av
 import numpy as np
 
 from appliance.media.frames import FrameConverter
-from appliance.scenario import ground_truth, tracking_metrics
+from appliance.scenario import ground_truth, metrics
+from appliance.scenario.metrics import LabelledBoxes
 from appliance.scenario.scenario_schema import TruthFile
-from appliance.scenario.tracking_metrics import LabelledBoxes
 from appliance.track.appearance import Planes
 from appliance.track.tracker import Tracker
 from benchmarks import tracking_libraries, tracking_scenes
@@ -198,11 +198,11 @@ def _labelled(objects: Sequence[Answer]) -> LabelledBoxes:
 
 
 def _row(name: str, settings: str, found: list[LabelledBoxes], right: list[LabelledBoxes], cpu_ms: float) -> Row:
-    each = tracking_metrics.clear_mot(found, right)
+    each = metrics.clear_mot(found, right)
     return Row(
         tracker=name,
         settings=settings,
-        hota=round(tracking_metrics.hota_figures(found, right).hota, 4),
+        hota=round(metrics.hota_figures(found, right).hota, 4),
         idf1=round(each.idf1, 4),
         mota=round(each.mota, 4),
         switches=each.switches,

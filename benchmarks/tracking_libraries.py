@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance.base.box_arrays import iou_matrix
-from appliance.scenario import tracking_metrics
-from appliance.scenario.tracking_metrics import LabelledBoxes
+from appliance.scenario import metrics
+from appliance.scenario.metrics import LabelledBoxes
 from appliance.types import Box
 from benchmarks.tracking_scenes import FrameDetections
 
@@ -211,7 +211,7 @@ def _motmetrics(found: Sequence[LabelledBoxes], right: Sequence[LabelledBoxes]) 
         book.update(true.values.tolist(), answer.values.tolist(), np.where(apart > 0.5, np.nan, apart))
     names = ["mota", "idf1", "num_switches", "num_misses", "num_false_positives"]
     row = module.metrics.create().compute(book, metrics=names, name="x").iloc[0]
-    ours = tracking_metrics.clear_mot(found, right)
+    ours = metrics.clear_mot(found, right)
     return (
         f"py-motmetrics: MOTA {row['mota']:.4f} IDF1 {row['idf1']:.4f} switches {row['num_switches']:.0f}; "
         f"ours: {ours.mota:.4f} {ours.idf1:.4f} {ours.switches}"
@@ -235,5 +235,5 @@ def _trackeval(found: Sequence[LabelledBoxes], right: Sequence[LabelledBoxes]) -
         data[f"num_{side}_ids"] = len(numbers)
     with contextlib.redirect_stdout(io.StringIO()):
         theirs = module.metrics.HOTA().eval_sequence(data)
-    ours = tracking_metrics.hota_figures(found, right).hota
+    ours = metrics.hota_figures(found, right).hota
     return f"TrackEval: HOTA {float(np.mean(theirs['HOTA'])):.4f}; ours: {ours:.4f}"

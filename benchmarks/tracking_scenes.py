@@ -18,9 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance.base.detector_config import DetectorConfig
-from appliance.base.geometry import iou
 from appliance.media.frames import FrameConverter
-from appliance.types import Box, Detections, TrackedObject
+from appliance.types import Box, Detections, TrackedObject, iou
 
 LABELS = ("person", "car")
 SIZE = (320, 180)  # pixels of the pictures

@@ -30,7 +30,7 @@ from appliance.media.fragmented_mp4 import FragmentReader
 from appliance.media.recorded import ClipRedaction, ExaminedMoment, RecordedSegment
 from appliance.media.recording_reader import READ_DIRECTLY
 from appliance.media.rendition import make_rendition
-from appliance.media.sound import SoundTrack
+from appliance.media.segment_writer import SoundTrack
 from appliance.types import Box
 
 CLIPS = Path(__file__).parents[1] / "fixtures" / "clips"

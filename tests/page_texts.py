@@ -18,11 +18,11 @@ from jinja2.ext import extract_from_ast
 
 import appliance.dashboard  # noqa: F401 (adds its folder)
 from appliance.dashboard import settings_forms
-from appliance.web import folders, texts
+from appliance.web import assets, texts
 from appliance.web.texts import Message
 from tests.page_sentences import SENTENCES
 
-WEB, DASHBOARD = (folder.parent for folder in folders.folders("translations"))
+WEB, DASHBOARD = (folder.parent for folder in assets.folders("translations"))
 READ_OUT = re.compile(r'\b(?:aria-label|title|placeholder|alt|label|data-label)="([^"]*)"')
 NOT_WORDS = re.compile(
     r"\b(?:Vedette|rtsp\S*|https?\S*|kbit/s|fps|min|px|ms|Esc|ABCD-2345|gate|[a-z_]+\.[a-z_]+)\b|&[a-z]+;"
@@ -219,7 +219,7 @@ def updated(package: Path, text: str) -> str:
 
 
 if __name__ == "__main__":
-    for file in folders.files("translations", "*.po"):
+    for file in assets.files("translations", "*.po"):
         file.write_text(updated(file.parents[1], file.read_text(encoding="utf-8")), encoding="utf-8")
         lacking = [each.key for each in texts.read(file.read_text(encoding="utf-8")) if not each.is_translated]
         print(f"{file.name}: {len(lacking)} texts without a translation")

@@ -14,8 +14,14 @@ import av
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.analysis.gpu_frames import gpu_frame_of, takes_gpu_frames
-from appliance.analysis.session_tracks import RATE_TUNING, InferenceRequest, SessionTracks, TrackSummary
+from appliance.analysis.session_tracks import (
+    RATE_TUNING,
+    InferenceRequest,
+    SessionTracks,
+    TrackSummary,
+    gpu_frame_of,
+    takes_gpu_frames,
+)
 from appliance.config import DetectConfig
 from appliance.decode_policy import decode_session
 from appliance.detect.detector import Batching, ObjectDetector, VariableInput

@@ -1,4 +1,8 @@
-"""Replaces the secrets in a site file's text by ***, and puts the secrets of another file in their place."""
+"""Writes and reads the backup of a site: one zip with a manifest, the site file, the database, versions and evidence.
+
+The secrets of the site file are replaced by ***, or sealed under a passphrase; a restore takes hidden ones from the
+present site file.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +29,7 @@ from appliance.backup.sealed_box import seal
 from appliance.base import yamlfile
 from appliance.base.clock import Clock
 from appliance.base.errors import ConfigError, PreconditionError, StoreError
-from appliance.config.secrets_file import read_secrets
+from appliance.config.site_file import read_secrets
 from appliance.media.atomic_file import DiskWriteError, discard_temporary, finish_file, temporary_path
 from appliance.settings.secret_scrubber import HIDDEN, SecretScrubber, is_secret, texts_in
 from appliance.settings.settings_service import FOLDER as VERSIONS

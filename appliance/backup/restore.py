@@ -34,7 +34,7 @@ from appliance.base.clock import Clock, iso_utc
 from appliance.base.errors import ConfigError, PreconditionError, UsageError
 from appliance.base.local_files import flush_to_disk
 from appliance.config import DashboardConfig
-from appliance.config.secrets_file import read_secrets, secrets_path
+from appliance.config.site_file import read_secrets, secrets_path
 from appliance.media.atomic_file import DiskWriteError, write_file
 from appliance.settings.settings_service import FOLDER as VERSIONS
 from appliance.settings.site_editor import SiteText, check_file_keys, digest_of, replace_text

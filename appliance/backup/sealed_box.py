@@ -11,7 +11,7 @@ import os
 
 from appliance.base.errors import PreconditionError, UsageError
 
-PASSPHRASE_LENGTH_MIN = 10  # as a password (passwords.LENGTH_MIN); scrypt slows down guessing
+PASSPHRASE_LENGTH_MIN = 10  # as a password (credentials.LENGTH_MIN); scrypt slows down guessing
 _COST, _BLOCK, _LANES = 2**15, 8, 1  # 32 MB and a tenth of a second for each passphrase that is tried
 _COST_MAX, _BLOCK_MAX, _LANES_MAX = 2**17, 16, 4  # for a backup of unknown origin
 _NAME = b"vedette.backup 1"

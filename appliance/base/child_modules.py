@@ -50,7 +50,7 @@ RUNTIME: Final = (
     JOB_FUNCTIONS,
     SHADOW_FUNCTIONS,
 )
-"""The children of the running appliance. None of them loads `appliance.lab`."""
+"""The children of the running appliance. None loads `appliance.lab`, but a command that APPLIANCE is given at night."""
 LAB: Final = (BENCH,)
 """The children of commands in `appliance.lab`."""
 PARENT: Final = "VEDETTE_PARENT"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import threading
 import time
 from dataclasses import dataclass
@@ -101,19 +100,6 @@ class ClockStepDetector:
         apart_s = self._clock.now() - self._clock.monotonic()
         step_s, self._apart_s = apart_s - self._apart_s, apart_s
         return step_s if abs(step_s) > self._step_s_min else 0.0
-
-
-_TIMEX_BYTES = 512  # struct timex has 208 on 64-bit Linux
-_TIME_ERROR = 5  # adjtimex(2): the clock is not synchronised
-
-
-def is_synchronised() -> bool | None:
-    """Return whether something (NTP) keeps the machine's clock right, as the kernel says; None: it does not say."""
-    try:
-        state = ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(_TIMEX_BYTES))  # modes 0: only read
-    except (OSError, AttributeError):
-        return None
-    return None if state < 0 else state != _TIME_ERROR
 
 
 def process_cpu_s() -> float:

@@ -62,3 +62,8 @@ class DetectorConfig(ConfigModel):
         if isinstance(given, dict) and given.get("backend") == "tensorrt":
             return {"device": "cuda", **given}
         return given
+
+    def with_model(self, model: str) -> DetectorConfig:
+        """Return the section with another network; precision, labels and head are that network's own."""
+        usual = {"precision": "auto", "labels": None, "head": "auto"}
+        return self if model == self.model else self.model_copy(update={**usual, "model": model})

@@ -11,6 +11,7 @@ VedetteError
 │   └── SourceLost        end, cut, stall, garbage: back off and reconnect
 ├── DetectorError         the detector failed on a frame: that frame counts as not examined
 ├── EvidenceError         a still or clip cannot be cut (yet): wait, or mark the evidence as missing
+├── NotMeasured           nobody knows whether a segment holds a frame: keep the file, measure it later
 ├── StoreError            the database refused: corrupt, newer schema: stop, the supervisor starts again
 │   └── StoreUnavailable  the disk is full or the file busy: what is stored is fine; wait, and try again
 ├── UplinkError           no link, no stream, refused: the outbox waits
@@ -146,6 +147,13 @@ class DetectorError(VedetteError):
 
 class EvidenceError(VedetteError):
     """A still or clip could not be cut from the recorded segments."""
+
+
+class NotMeasured(VedetteError):
+    """The segment could not be read within the limits, and it is not known whether there is a frame in it.
+
+    The machine was too busy or short of memory, or the file is hostile.
+    """
 
 
 class StoreError(VedetteError):

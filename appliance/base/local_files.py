@@ -1,7 +1,11 @@
-"""Checks of a file that a person named, before it is read or written over; its sha256; what survives a power cut."""
+"""Files and folders of this machine: checks before one is read or written over, sha256, what survives a power cut.
+
+Also the folder in memory for live video.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -10,6 +14,9 @@ from pathlib import Path
 
 from appliance.base.errors import UsageError
 
+SHARED_MEMORY = Path("/dev/shm")  # a tmpfs of every Linux; containers have 64 MB of it
+SAMPLE_FILE = "sample.bgr"  # there: the pixels of one frame, uint8 BGR, row by row (`ingest.frame_sampler`)
+MEMORY_FREE_BYTES_MIN = 16 * 1024 * 1024  # left of it: others use it, too
 _START_BYTES = 512  # the marks of a format stand at the very beginning of a file
 
 
@@ -69,3 +76,21 @@ def flush_to_disk(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def live_memory(root: Path, memory: Path = SHARED_MEMORY) -> Path | None:
+    """Return the folder in memory of the storage folder `root`; it is made if it is missing. None: there is none.
+
+    It keeps the last seconds of live video while the disk accepts no writes.
+
+    The place is open to all programs of the machine, so a folder of somebody else's, or a link, is not used.
+    """
+    name = hashlib.sha256(str(root.absolute()).encode()).hexdigest()[:16]
+    place = memory / f"vedette-live-{name}"
+    try:
+        with contextlib.suppress(FileExistsError):
+            place.mkdir(mode=0o700)
+        found = place.lstat()
+    except OSError:
+        return None
+    return place if stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() else None

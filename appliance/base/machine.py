@@ -17,6 +17,8 @@ TIMESYNC = Path("/run/systemd/timesync/synchronized")
 THERMAL, PROC = Path("/sys/class/thermal"), Path("/proc")
 _ZONES_MAX = 32  # boards have about ten; a bound for a kernel that shows more
 _PACKAGE_LABELS = {"coretemp": ("Package",), "k10temp": ("Tdie", "Tctl"), "zenpower": ("Tdie", "Tctl")}
+_STATUS_BYTES_MAX = 8192  # of /proc/self/status, which has some 1.5 kB
+_KB_PER_MIB = 1024  # units of the kernel's figures
 _CHILDREN_MAX = 256  # 16 hardware decoders unless set otherwise, sandboxes, helpers
 _STA_UNSYNC, _TIME_ERROR = 0x0040, 5  # linux/timex.h
 
@@ -223,3 +225,38 @@ def _pss_bytes(pid: int, proc: Path) -> int | None:
     except (OSError, ValueError, IndexError):  # of another user, or of an older kernel
         pass
     return None
+
+
+_peak_handles: list[int] = []
+
+
+def open_peak() -> None:
+    """Open what `peak_mb` reads, before a sandbox closes and this process may open no file any more."""
+    try:
+        _peak_handles[:] = [os.open("/proc/self/status", os.O_RDONLY | os.O_CLOEXEC)]
+    except OSError:
+        _peak_handles.clear()
+
+
+def close_peak() -> None:
+    """Close what `open_peak` opened, in a child whose functions ask for no peak."""
+    while _peak_handles:
+        os.close(_peak_handles.pop())
+
+
+def peak_mb() -> float:
+    """Return the largest amount of memory that this process had in use so far, MiB.
+
+    The kernel's own figure (`ru_maxrss`) begins with what the parent had when it started this process, so a network of
+    200 MB in the child of a process of 400 MB took nothing by it. VmHWM of /proc begins anew.
+    """
+    if not _peak_handles:
+        open_peak()
+    for handle in _peak_handles:
+        for line in os.pread(handle, _STATUS_BYTES_MAX, 0).decode().splitlines():
+            name, _, value = line.partition(":")
+            if name == "VmHWM":
+                return int(value.split()[0]) / _KB_PER_MIB
+    import resource  # loaded in every sandbox, and needed in no other process
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / _KB_PER_MIB

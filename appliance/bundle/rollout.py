@@ -5,6 +5,7 @@ store gives the cameras their earlier network back; `advance_rollout` sees that 
 the pointers first and `rollout.json` after them. If the process is killed in between, the step is done again.
 
 A shadow is independent of a rollout: it is a bundle that examines live frames and decides nothing (`shadow.json`).
+What the second network will cost is estimated before it begins; without room it is refused, with the remedy.
 """
 
 from __future__ import annotations
@@ -18,9 +19,13 @@ from appliance.base.config_model import ConfigModel
 from appliance.base.errors import ModelError, PreconditionError
 from appliance.bundle.bundle_store import BundleStore, replace_file
 from appliance.bundle.manifest import BundleRef
+from appliance.sensors.linux_sensors import MemoryReading
 
 ROLLOUT_FILE = "rollout.json"
 SHADOW_FILE = "shadow.json"
+SHADOW_EVERY_S = 5.0  # between two frames: one in 25 at 5 a second, and 17,000 a day
+MEMORY_LEFT_BYTES = 64_000_000  # stays free, as beside a switch of networks
+PROCESS_BYTES, SHARE_OF_FILE = 40_000_000, 5  # Python and ONNX Runtime; the network against its file: vedette-nano's
 
 
 class Shadow(ConfigModel):
@@ -104,3 +109,24 @@ def shadow_of(store: BundleStore) -> BundleRef | None:
 
 def _path(store: BundleStore) -> Path:
     return store.root / ROLLOUT_FILE
+
+
+def needed_bytes(file_bytes: int) -> int:
+    """Estimate the memory that a network takes in a child, from the size of its file in bytes."""
+    return PROCESS_BYTES + SHARE_OF_FILE * file_bytes
+
+
+def bundle_bytes(store: BundleStore, ref: BundleRef) -> int:
+    """Return the bytes of the largest file of an installed bundle. Raise ModelError."""
+    return max((each.bytes for each in store.manifest(ref).files.values()), default=0)
+
+
+def shortage(need: int, memory: MemoryReading) -> str:
+    """Return why there is no room for a second network, with the remedy; '' if there is."""
+    left = memory.left_bytes
+    if left is None or left >= need + MEMORY_LEFT_BYTES:
+        return ""
+    return (
+        f"it needs {need / 1e6:.0f} MB beside {MEMORY_LEFT_BYTES / 1e6:.0f} MB that stay free, and {left / 1e6:.0f} MB "
+        "are left: raise the memory of the container or service, or try it on the recording (vedette models prove)"
+    )

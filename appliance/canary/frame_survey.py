@@ -23,14 +23,15 @@ from pydantic import TypeAdapter
 from appliance.base.clock import SystemClock, process_cpu_s
 from appliance.base.detector_config import DetectorConfig
 from appliance.base.errors import SourceError
+from appliance.base.machine import peak_mb
 from appliance.canary.judge import PairedObject
-from appliance.canary.light import light_of
 from appliance.canary.paired_frames import (
     FoundObject,
     KnownObject,
     SurveyedFrame,
     common_score,
     kind_of,
+    light_of,
     paired_objects,
     rounded_box,
 )
@@ -38,7 +39,6 @@ from appliance.detect import detector as detectors
 from appliance.ingest.clip_reader import ClipReader
 from appliance.media.decoder import DecodedFrame, Decoder
 from appliance.media.frames import upright_bgr
-from appliance.sandbox.peak_memory import peak_mb
 
 SCORE_MIN = 0.1  # what is weaker says nothing
 FRAMES_MAX = 20_000  # 3 hours of 2 frames a second; the answers are some 10 MB

@@ -9,14 +9,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from appliance.base.geometry import iou
 from appliance.bundle.manifest import SCORE_KINDS
 from appliance.canary.judge import Light, PairedObject
-from appliance.types import Box
+from appliance.types import Box, iou
+
+if TYPE_CHECKING:  # the core never loads numpy
+    import numpy as np
+    from numpy.typing import NDArray
 
 SURE, SEEN = 0.5, 0.2  # score of an object that counts; of one that the other network sees all the same
+NIGHT_MEAN, NIGHT_SATURATION = 75.0, 4.0  # of 255: dark, or the grey of an infrared lamp
 SAME_IOU_MIN = 0.35  # boxes of two networks on the same object
 _KIND_OF = {label: kind for kind, labels in SCORE_KINDS.items() for label in labels}
 
@@ -117,3 +121,10 @@ def rounded_box(corners: Sequence[float]) -> Box:
     """Return a box with four digits, a thirtieth of a pixel."""
     x1, y1, x2, y2 = (round(float(side), 4) for side in corners)
     return (x1, y1, x2, y2)
+
+
+def light_of(pixels: NDArray[np.uint8]) -> Light:
+    """Return whether a BGR frame is dark, or grey as under an infrared lamp."""
+    small = pixels[::16, ::16].astype("int16")
+    saturation = float((small.max(axis=2) - small.min(axis=2)).mean())
+    return "night" if float(small.mean()) < NIGHT_MEAN or saturation < NIGHT_SATURATION else "day"

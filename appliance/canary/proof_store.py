@@ -11,13 +11,13 @@ from typing import Literal
 
 from pydantic import TypeAdapter, ValidationError
 
-from appliance.base.geometry import iou
 from appliance.bundle.bundle_store import BundleStore
 from appliance.bundle.manifest import BundleRef
 from appliance.canary.judge import CandidateJudge, Judgement, PairedObject, RunCosts
 from appliance.canary.paired_frames import SurveyedFrame, paired_objects
 from appliance.media.atomic_file import write_file
 from appliance.store.paths import PROOFS
+from appliance.types import iou
 
 Source = Literal["recording", "live"]
 KEPT_MAX = 20  # reports of some 10 kB, the newest

@@ -15,12 +15,11 @@ from numpy.typing import NDArray
 from appliance.base.clock import SystemClock, process_cpu_s
 from appliance.base.detector_config import DetectorConfig
 from appliance.base.errors import DetectorError
+from appliance.base.machine import peak_mb
 from appliance.base.malloc import hold_little, trim_heaps
-from appliance.canary.light import light_of
-from appliance.canary.paired_frames import common_score, kind_of, rounded_box
+from appliance.canary.paired_frames import common_score, kind_of, light_of, rounded_box
 from appliance.detect import detector as detectors
 from appliance.detect.detector import ObjectDetector
-from appliance.sandbox.peak_memory import peak_mb
 
 SCORE_MIN = 0.1  # what is weaker says nothing
 MEASURED_MIN = 8  # inferences by which the cost is measured, after one that makes all buffers

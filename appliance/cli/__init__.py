@@ -13,12 +13,11 @@ from collections.abc import Sequence
 from appliance.base.command_end import os_error_text, report, run_to_end
 from appliance.base.errors import ConfigError, UsageError, VedetteError
 from appliance.base.telemetry import configure_logging
+from appliance.cli.appliance_options import APPLIANCE
 from appliance.cli.command_table import build_parser
-from appliance.cli.options.appliance import APPLIANCE
-from appliance.cli.options.bench_evaluate_tune_export import LAB
-from appliance.cli.options.models import MODELS
-from appliance.cli.options.replay import REPLAY
-from appliance.cli.options.scenario import SCENARIO
+from appliance.cli.lab_options import LAB
+from appliance.cli.models_options import MODELS
+from appliance.cli.replay_options import REPLAY
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +27,7 @@ _ORDER = (
     "notify", "models", "advise", "candidate", "users", "diagnostics", "backup", "restore", "cameras", "judge", "demo",
 )  # fmt: skip
 COMMANDS = sorted(
-    (command for table in (APPLIANCE, MODELS, SCENARIO, LAB, REPLAY) for command in table.rows),
+    (command for table in (APPLIANCE, MODELS, LAB, REPLAY) for command in table.rows),
     key=lambda command: _ORDER.index(command.name.split()[0]),
 )
 

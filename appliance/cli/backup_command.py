@@ -14,7 +14,7 @@ from appliance.backup.restore import RestoreTarget, apply_ready, stage
 from appliance.base.clock import SystemClock, iso_utc
 from appliance.base.errors import ConfigError, PreconditionError, UsageError
 from appliance.base.yamlfile import read_text
-from appliance.config.secrets_file import variables
+from appliance.config.site_file import variables
 from appliance.dashboard.system_api import versions
 from appliance.settings.secret_scrubber import SecretScrubber
 from appliance.settings.settings_service import FOLDER, SiteVersions

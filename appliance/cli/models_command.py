@@ -16,9 +16,17 @@ from appliance.bundle.bundle_fetch import BundleFetch, FetchPlan
 from appliance.bundle.bundle_store import BundleStore, InForce, incoming, locked
 from appliance.bundle.manifest import MANIFEST_FILE, BundleManifest, BundleRef, ModelEntry, check_minimum, read_manifest
 from appliance.bundle.repositories import OciRepository, open_repository
-from appliance.bundle.rollout import begin_rollout, begin_shadow, end_shadow, shadow_of
+from appliance.bundle.rollout import (
+    SHADOW_EVERY_S,
+    begin_rollout,
+    begin_shadow,
+    bundle_bytes,
+    end_shadow,
+    needed_bytes,
+    shadow_of,
+    shortage,
+)
 from appliance.bundle.trust import TrustedRepository, newest_version, read_root, trust_folder
-from appliance.canary.shadow_cost import EVERY_S, bundle_bytes, needed_bytes, shortage
 from appliance.detect.bundle_maker import describe_network
 from appliance.detect.model_download import ModelDownload, ModelStatus, model_status
 from appliance.detect.model_files import bundle_store, model_bundles, model_folders, pull_folder
@@ -204,9 +212,12 @@ def shadow_command(bundle: str, *, off: bool, as_json: bool) -> int:
         raise PreconditionError(f"{ref} does not examine live frames: {why}")
     begin_shadow(store, ref)
     if as_json:
-        print(json.dumps({"bundle": str(ref), "memory_bytes": need, "every_s": EVERY_S}, indent=1))
+        print(json.dumps({"bundle": str(ref), "memory_bytes": need, "every_s": SHADOW_EVERY_S}, indent=1))
     else:
-        print(f"{ref}: about {need / 1e6:.0f} MB of memory and one inference in {EVERY_S:g} s, at the lowest priority")
+        print(
+            f"{ref}: about {need / 1e6:.0f} MB of memory and one inference in {SHADOW_EVERY_S:g} s, "
+            "at the lowest priority"
+        )
         print(f"{TAKEN}, measures both first, and shows it on the pages Models and /proofs")
     return 0
 

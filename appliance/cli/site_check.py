@@ -31,7 +31,7 @@ from appliance.base.errors import (
 )
 from appliance.cli.detector_check import Lines, detector_findings
 from appliance.config import CameraConfig, SiteConfig
-from appliance.config.secrets_file import secrets_exposed, secrets_path
+from appliance.config.site_file import secrets_exposed, secrets_path
 from appliance.config.values import Finding
 from appliance.detect import runtime_choice
 from appliance.detect.model_advice import DetectorLoad

@@ -14,8 +14,8 @@ from rich.table import Table
 from appliance import config
 from appliance.base.clock import SystemClock, iso_utc
 from appliance.base.console import text_console
+from appliance.base.credentials import code_digest, hashed, new_code
 from appliance.base.errors import PreconditionError, UsageError
-from appliance.base.passwords import code_digest, hashed, new_code
 from appliance.store.database import open_beside
 from appliance.store.paths import DATABASE
 from appliance.store.users import (

@@ -1,4 +1,4 @@
-"""The site file, a section a module. Every key is shown in `deploy/vedette.example.yaml`.
+"""The site file, its sections in a few modules. Every key is shown in `deploy/vedette.example.yaml`.
 
 A module is loaded with the first of its names that somebody asks this package for: the ingest process reads six of the
 sections, and the others would cost it 2 MB (`python -m benchmarks.memory`).
@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from appliance.base.detector_config import DetectorConfig as DetectorConfig
-    from appliance.config.arming_config import ARMED as ARMED
-    from appliance.config.arming_config import DISARMED as DISARMED
-    from appliance.config.arming_config import ArmingConfig as ArmingConfig
     from appliance.config.camera_config import BlurMode as BlurMode
     from appliance.config.camera_config import CameraConfig as CameraConfig
     from appliance.config.camera_config import CameraDecodeConfig as CameraDecodeConfig
     from appliance.config.camera_config import CameraName as CameraName
+    from appliance.config.camera_config import CameraQuotaConfig as CameraQuotaConfig
     from appliance.config.camera_config import DecodeConfig as DecodeConfig
     from appliance.config.camera_config import DetectConfig as DetectConfig
     from appliance.config.camera_config import DwellRule as DwellRule
@@ -28,13 +26,13 @@ if TYPE_CHECKING:
     from appliance.config.camera_config import PrivacyConfig as PrivacyConfig
     from appliance.config.camera_config import Rule as Rule
     from appliance.config.camera_config import rule_labels as rule_labels
-    from appliance.config.costs_config import CloudCostConfig as CloudCostConfig
-    from appliance.config.costs_config import CostsConfig as CostsConfig
-    from appliance.config.costs_config import EdgeCostConfig as EdgeCostConfig
-    from appliance.config.costs_config import JudgeCostConfig as JudgeCostConfig
     from appliance.config.dashboard_config import DashboardConfig as DashboardConfig
     from appliance.config.escalation_config import BudgetConfig as BudgetConfig
+    from appliance.config.escalation_config import CloudCostConfig as CloudCostConfig
+    from appliance.config.escalation_config import CostsConfig as CostsConfig
+    from appliance.config.escalation_config import EdgeCostConfig as EdgeCostConfig
     from appliance.config.escalation_config import EscalationConfig as EscalationConfig
+    from appliance.config.escalation_config import JudgeCostConfig as JudgeCostConfig
     from appliance.config.escalation_config import LocalJudgeConfig as LocalJudgeConfig
     from appliance.config.escalation_config import OffPeakConfig as OffPeakConfig
     from appliance.config.escalation_config import PricesConfig as PricesConfig
@@ -45,14 +43,18 @@ if TYPE_CHECKING:
     from appliance.config.ingest_config import HealthConfig as HealthConfig
     from appliance.config.ingest_config import IngestConfig as IngestConfig
     from appliance.config.ingest_config import RecheckConfig as RecheckConfig
-    from appliance.config.mqtt_config import MqttConfig as MqttConfig
-    from appliance.config.notify_targets import AppriseTarget as AppriseTarget
-    from appliance.config.notify_targets import HttpTarget as HttpTarget
-    from appliance.config.notify_targets import NtfyTarget as NtfyTarget
-    from appliance.config.notify_targets import PushTarget as PushTarget
-    from appliance.config.notify_targets import Target as Target
-    from appliance.config.notify_targets import WebhookTarget as WebhookTarget
-    from appliance.config.notify_targets import signing_key as signing_key
+    from appliance.config.ingest_config import StorageConfig as StorageConfig
+    from appliance.config.notify_config import ARMED as ARMED
+    from appliance.config.notify_config import DISARMED as DISARMED
+    from appliance.config.notify_config import AppriseTarget as AppriseTarget
+    from appliance.config.notify_config import ArmingConfig as ArmingConfig
+    from appliance.config.notify_config import HttpTarget as HttpTarget
+    from appliance.config.notify_config import MqttConfig as MqttConfig
+    from appliance.config.notify_config import NtfyTarget as NtfyTarget
+    from appliance.config.notify_config import PushTarget as PushTarget
+    from appliance.config.notify_config import Target as Target
+    from appliance.config.notify_config import WebhookTarget as WebhookTarget
+    from appliance.config.notify_config import signing_key as signing_key
     from appliance.config.site_file import AdjoiningConfig as AdjoiningConfig
     from appliance.config.site_file import AlertsConfig as AlertsConfig
     from appliance.config.site_file import DashboardSections as DashboardSections
@@ -64,8 +66,6 @@ if TYPE_CHECKING:
     from appliance.config.site_file import load as load
     from appliance.config.site_file import loads as loads
     from appliance.config.site_file import of_cameras as of_cameras
-    from appliance.config.storage_config import CameraQuotaConfig as CameraQuotaConfig
-    from appliance.config.storage_config import StorageConfig as StorageConfig
     from appliance.config.values import DAYS as DAYS
     from appliance.config.values import Schedule as Schedule
     from appliance.config.values import Share as Share
@@ -74,27 +74,24 @@ if TYPE_CHECKING:
 
 # Where each of these names is. A test holds the two lists against each other.
 _HOMES = {
-    "appliance.config.arming_config": "ARMED DISARMED ArmingConfig",
     "appliance.config.camera_config": (
-        "BlurMode CameraConfig CameraDecodeConfig CameraName DecodeConfig DetectConfig DwellRule "
+        "BlurMode CameraConfig CameraDecodeConfig CameraName CameraQuotaConfig DecodeConfig DetectConfig DwellRule "
         "EnterRule ExitRule LatencyMode LineRule PrivacyConfig Rule rule_labels"
     ),
-    "appliance.config.costs_config": "CloudCostConfig CostsConfig EdgeCostConfig JudgeCostConfig",
     "appliance.config.dashboard_config": "DashboardConfig",
     "appliance.config.escalation_config": (
-        "BudgetConfig EscalationConfig LocalJudgeConfig OffPeakConfig PricesConfig RouterConfig TtlHoursConfig "
-        "UplinkConfig"
+        "BudgetConfig CloudCostConfig CostsConfig EdgeCostConfig EscalationConfig JudgeCostConfig LocalJudgeConfig "
+        "OffPeakConfig PricesConfig RouterConfig TtlHoursConfig UplinkConfig"
     ),
-    "appliance.config.ingest_config": "OWN_NETWORKS_MAX RecheckConfig HealthConfig IngestConfig",
-    "appliance.config.mqtt_config": "MqttConfig",
-    "appliance.config.notify_targets": (
-        "AppriseTarget HttpTarget NtfyTarget PushTarget Target WebhookTarget signing_key"
+    "appliance.config.ingest_config": "OWN_NETWORKS_MAX HealthConfig IngestConfig RecheckConfig StorageConfig",
+    "appliance.config.notify_config": (
+        "ARMED DISARMED AppriseTarget ArmingConfig HttpTarget MqttConfig NtfyTarget PushTarget Target WebhookTarget "
+        "signing_key"
     ),
     "appliance.config.site_file": (
         "AdjoiningConfig AlertsConfig DashboardSections DecisionConfig LoadSheddingConfig ReplaySections SiteConfig "
         "SiteIdentity load loads of_cameras"
     ),
-    "appliance.config.storage_config": "CameraQuotaConfig StorageConfig",
     "appliance.config.values": "DAYS Schedule Share SharePoint id_of",
     "appliance.base.detector_config": "DetectorConfig",
 }

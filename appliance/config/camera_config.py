@@ -1,4 +1,4 @@
-"""The `cameras` and `decode` sections: streams, zones, rules and privacy, and what decodes."""
+"""The `cameras` and `decode` sections: streams, zones, rules, privacy and quotas, and what decodes."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from appliance.base.config_model import ConfigModel
-from appliance.config.storage_config import CameraQuotaConfig
 from appliance.config.values import Schedule, Seconds, Share, SharePoint, Title, VerdictSeverityConfig
 from appliance.types import DecodeHardware, HealthKind, Severity
 
+Gigabytes = Annotated[float, Field(gt=0)]
+PrerollMb = Annotated[float, Field(ge=4, le=4096)]
 RecordingMode = Literal["continuous", "pre_roll", False]
 Hardware = Annotated[DecodeHardware, BeforeValidator(lambda given: "off" if given is False else given)]
 
@@ -171,6 +172,19 @@ class PrivacyConfig(ConfigModel):
     def redacts_images(self) -> bool:
         """Images leave redacted, if at all."""
         return self.blur != "none" or bool(self.mask)
+
+
+class CameraQuotaConfig(ConfigModel):
+    """The limits of one camera; None: the site's hours and pre-roll, and no limit of its own in bytes.
+
+    zone_days: by zone, how long what happened in it is kept; the least of them bounds the continuous recording, too.
+    """
+
+    continuous_hours: Annotated[float | None, Field(gt=0, le=24 * 3650)] = None
+    continuous_gb: Gigabytes | None = None
+    evidence_gb: Gigabytes | None = None
+    preroll_mb: PrerollMb | None = None
+    zone_days: dict[str, Annotated[float, Field(gt=0, le=3650)]] = {}
 
 
 class CameraConfig(ConfigModel):

@@ -19,18 +19,17 @@ from appliance import config as site_config
 from appliance.backup.restore import apply_ready
 from appliance.base.clock import Clock, SystemClock, local_day
 from appliance.base.errors import MissingDependency, StoreError, UsageError
-from appliance.base.import_leftovers import free_import_leftovers
+from appliance.base.import_leftovers import free_import_leftovers, share_methods
 from appliance.base.library_telemetry import remove_identifiers
 from appliance.base.malloc import CORE_MMAP_THRESHOLD_BYTES, TRIM_EVERY_S, hold_little, spare_what_stays, trim_heaps
-from appliance.base.shared_methods import share_methods
 from appliance.base.telemetry import LogRing
 from appliance.base.threads import Service, ServiceGroup, ServiceRestarts, periodic_service
-from appliance.canary.nightly_candidates import EVERY_S as PROOF_EVERY_S
-from appliance.canary.nightly_candidates import NightlyProof
+from appliance.bundle.rollout import SHADOW_EVERY_S
+from appliance.canary.candidates import EVERY_S as PROOF_EVERY_S
+from appliance.canary.candidates import NightlyProof
 from appliance.canary.proof_store import ProofStore
-from appliance.canary.shadow_cost import EVERY_S as SHADOW_EVERY_S
 from appliance.config import SiteConfig, StorageConfig
-from appliance.core.appliance_monitor import READ_EVERY_S, ApplianceMonitor
+from appliance.core.appliance_monitor import READ_EVERY_S, ApplianceMonitor, DiskWatch
 from appliance.core.background_services import (
     BackgroundConfig,
     BackgroundServices,
@@ -48,7 +47,6 @@ from appliance.dashboard.setup_api import new_setup_code
 from appliance.detect.bundle_maker import adopt_network
 from appliance.detect.model_files import bundle_store, pull_folder
 from appliance.evidence.uploads import forget_unasked
-from appliance.health.disk_watch import DiskWatch
 from appliance.health.load_shedding import LoadShedding
 from appliance.media.recording_reader import LIMITS, SandboxedReader
 from appliance.recheck.service import ImageDetector

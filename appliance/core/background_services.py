@@ -8,7 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from appliance.base.clock import Clock, is_synchronised, local_weekday_minute
+from appliance.base.clock import Clock, local_weekday_minute
+from appliance.base.machine import clock_sync
 from appliance.base.telemetry import LogRing
 from appliance.base.threads import Service, ServiceRestarts, periodic_service
 from appliance.broker.nats_connection import LinkState
@@ -22,7 +23,7 @@ from appliance.config import (
     Target,
     UplinkConfig,
 )
-from appliance.core.appliance_monitor import ApplianceMonitor, SystemProbes
+from appliance.core.appliance_monitor import ApplianceMonitor, DiskWatch, SystemProbes
 from appliance.core.core_settings import (
     CoreDeps,
     CoreListener,
@@ -38,7 +39,6 @@ from appliance.core.site_faults import ClockWatch, Neighbours, SiteFaults, Updat
 from appliance.dashboard.deps import CoreProbes, IngestOrders
 from appliance.evidence.maker import EvidenceMaker
 from appliance.evidence.privacy import PrivacyEgressPolicy, PrivacyRules, ShareableStills
-from appliance.health.disk_watch import DiskWatch
 from appliance.health.drift import READ_EVERY_S, DriftMonitor
 from appliance.media.recording_reader import SandboxedReader
 from appliance.notify.delivery import LoopSignal, NotifierDeps
@@ -227,7 +227,7 @@ class BackgroundServices:
             expiring={what: path for what, path in files.items() if path is not None},
         )
 
-        watch = ClockWatch(lasting.stores.segments.newest_t, is_synchronised, lasting.clock)
+        watch = ClockWatch(lasting.stores.segments.newest_t, lambda: clock_sync().synchronised, lasting.clock)
         update = UpdateWatch(lasting.root, lasting.clock)
 
         def own() -> Mapping[HealthKind, str]:

@@ -25,21 +25,28 @@ from appliance.base.child_modules import SHADOW_FUNCTIONS
 from appliance.base.clock import Clock
 from appliance.base.detector_config import DetectorConfig
 from appliance.base.errors import DetectorError, ModelError, PreconditionError, SourceError
+from appliance.base.local_files import SAMPLE_FILE, live_memory
 from appliance.base.machine import process_usage
 from appliance.bundle.bundle_store import BundleStore
 from appliance.bundle.manifest import BundleRef
-from appliance.bundle.rollout import end_shadow, shadow_of
+from appliance.bundle.rollout import (
+    MEMORY_LEFT_BYTES,
+    SHADOW_EVERY_S,
+    bundle_bytes,
+    end_shadow,
+    needed_bytes,
+    shadow_of,
+    shortage,
+)
 from appliance.canary.judge import RunCosts
 from appliance.canary.paired_frames import FoundObject, SurveyedFrame, common_score, kind_of, rounded_box
 from appliance.canary.proof_store import LiveEvidence, LiveFrame, ProofStore, apply_outcome, file_of
-from appliance.canary.shadow_cost import EVERY_S, MEMORY_LEFT_BYTES, bundle_bytes, needed_bytes, shortage
 from appliance.config import IngestConfig
 from appliance.core.ingest_supervisor import IngestSupervisor
 from appliance.dashboard.deps import ShadowStatus
 from appliance.detect.model_files import model_folders, packaged_network, pull_folder
 from appliance.health.load_shedding import LoadShedding
 from appliance.media.atomic_file import DiskWriteError
-from appliance.media.live_memory import SAMPLE_FILE, live_memory
 from appliance.sandbox.sandbox import (
     Sandbox,
     SandboxError,
@@ -343,7 +350,7 @@ class ShadowTrial:
         return ShadowStatus(
             progress, "" if task is None else str(task.candidate), reason,
             0 if evidence is None else evidence.frames, 0 if usage is None else usage.memory_bytes,
-            (self._costs[1].cpu_ms or 0.0) / 1000 / EVERY_S,
+            (self._costs[1].cpu_ms or 0.0) / 1000 / SHADOW_EVERY_S,
         )  # fmt: skip
 
 

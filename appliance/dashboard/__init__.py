@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from appliance.web import folders, load_fastapi
+from appliance.web import assets, load_fastapi
 
 load_fastapi()
-folders.add(Path(__file__).parent)
+assets.add_folder(Path(__file__).parent)

@@ -8,7 +8,15 @@ from typing import Annotated, Literal
 from fastapi import Request, Response
 from pydantic import Field, SecretStr
 
-from appliance.base.passwords import code_digest, hashed, is_password
+from appliance.base.credentials import (
+    code_digest,
+    hashed,
+    is_password,
+    new_recovery_codes,
+    new_secret,
+    qr_code,
+    step_of,
+)
 from appliance.dashboard.openapi import media
 from appliance.dashboard.schemas import API, ApiModel, RequestModel
 from appliance.dashboard.users_api import SessionItem, refusals, sessions_of
@@ -16,7 +24,6 @@ from appliance.types.accounts import Role, UserRow
 from appliance.web.auth import Access, AccessPart, TemplatesPart, too_many_tries
 from appliance.web.problems import Problem
 from appliance.web.routes import RouteList
-from appliance.web.totp import new_recovery_codes, new_secret, qr_code, step_of
 from appliance.web.visitor import visitor
 
 _WITHIN = "signed in"  # whom strangers at the sign-in page do not hold up

@@ -34,7 +34,7 @@ from appliance.evidence.uploads import ASKED, UploadedFrame, UploadReader
 from appliance.router.calibration import TrackStability
 from appliance.router.escalation_planner import API_RULE, ApiEscalation
 from appliance.sandbox.sandbox import SandboxError
-from appliance.savings.costs import price_work
+from appliance.savings.ledger import price_work
 from appliance.store.alerts import AlertDetail, AlertStore
 from appliance.store.verdict_stats import DailyJudgeWork
 from appliance.types import Box, RecheckResult

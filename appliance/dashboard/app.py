@@ -73,7 +73,7 @@ from appliance.settings.settings_service import SettingsService
 from appliance.web import assets, problems, session_api, texts
 from appliance.web.guard import AllowedHosts, AnswerBug, PathRules, RequestGuard
 from appliance.web.problems import RouteMethods
-from appliance.web.proxy_headers import ProxyHeaders
+from appliance.web.visitor import ProxyHeaders
 
 if TYPE_CHECKING:
     from appliance.web.templating import Templates

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from fastapi import FastAPI
 
 from appliance.base.clock import local_weekday_minute
-from appliance.canary.nightly_candidates import CandidateStore
+from appliance.canary.candidates import CandidateStore
 from appliance.canary.proof_store import ProofStore
 from appliance.config import DashboardSections
 from appliance.dashboard.access_rights import CameraOf, ViewLog, may
@@ -68,12 +68,12 @@ from appliance.store.storage_report import StorageReportCache
 from appliance.store.timeline import TimelineStore
 from appliance.store.users import AccessLog, SecondFactorStore, SessionStore, UserStore
 from appliance.store.verdict_stats import JudgeWorkCache
-from appliance.web.account_tables import AccountTables
+from appliance.types.accounts import AccountTables
 from appliance.web.auth import Access
-from appliance.web.proxy_headers import FORWARDED
 from appliance.web.routes import provide
 from appliance.web.templating import Navigation, Templates
 from appliance.web.texts import N_
+from appliance.web.visitor import FORWARDED
 
 if TYPE_CHECKING:
     from appliance.web.tls import ServerCertificate  # cryptography: 9 MB, only where it speaks HTTPS

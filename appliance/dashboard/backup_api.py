@@ -21,7 +21,7 @@ from appliance.backup.backup_file import BYTES_MAX, FREE_BYTES_MIN, BackupSource
 from appliance.backup.restore import FOLDER, ReadyRestore, RestoreTarget, discard, ready_restore, stage
 from appliance.base.clock import Clock
 from appliance.base.errors import UsageError
-from appliance.config.secrets_file import variables
+from appliance.config.site_file import variables
 from appliance.dashboard.schemas import API, ApiModel, RequestModel
 from appliance.dashboard.settings_api import SettingsPart
 from appliance.dashboard.users_api import refuse_token

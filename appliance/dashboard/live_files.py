@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from appliance.base.clock import Clock
-from appliance.media.live_memory import live_memory
+from appliance.base.local_files import live_memory
 from appliance.store.paths import SUBSTREAMS
 from appliance.store.segments import SegmentStore
 

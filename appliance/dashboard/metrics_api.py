@@ -22,7 +22,7 @@ from appliance.dashboard.recording_jobs import RecordingJobs
 from appliance.dashboard.recordings import FrameCache, RecordingCuts
 from appliance.dashboard.renditions import Renditions
 from appliance.dashboard.snapshots import SnapshotCache
-from appliance.savings.bytes_saved import EnergyAccount
+from appliance.savings.ledger import EnergyAccount
 from appliance.store.cameras import CameraStore
 from appliance.store.database import Database
 from appliance.store.escalations import EscalationStore

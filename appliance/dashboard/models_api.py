@@ -15,8 +15,7 @@ from appliance.base.errors import ModelError, PreconditionError, UsageError
 from appliance.bundle.bundle_fetch import BundleFetch
 from appliance.bundle.bundle_store import InForceTable
 from appliance.bundle.manifest import BundleManifest, BundleRef, ModelEntry, check_minimum
-from appliance.bundle.rollout import begin_shadow, end_shadow
-from appliance.canary.shadow_cost import bundle_bytes, needed_bytes, shortage
+from appliance.bundle.rollout import begin_shadow, bundle_bytes, end_shadow, needed_bytes, shortage
 from appliance.config import OWN_NETWORKS_MAX, DecisionConfig
 from appliance.dashboard.deps import CoreProbes
 from appliance.dashboard.headroom_api import HeadroomReader

@@ -11,9 +11,8 @@ from fastapi import Depends
 from pydantic import Field, ValidationError
 
 from appliance.base.errors import ModelError
+from appliance.canary.candidates import CandidateStore, opponent
 from appliance.canary.judge import Outcome
-from appliance.canary.nightly_candidates import CandidateStore
-from appliance.canary.opponent import detector_with, opponent
 from appliance.canary.proof_store import PROOF_REPORT, ProofReport, ProofStore
 from appliance.config import DecisionConfig
 from appliance.dashboard.models_api import NameModel
@@ -156,7 +155,7 @@ class NetworkProver:
     def start(self, wanted: TryModel, now_t: float) -> NetworkTrialItem:
         """Begin. Raise ModelError, JobRunning, or Problem: nothing is recorded."""
         in_force = opponent(self._config, bundle_store().in_force(), "", wanted.model)
-        now = with_remembered_runtime(detector_with(self._config.detector, in_force), self._root)
+        now = with_remembered_runtime(self._config.detector.with_model(in_force), self._root)
         then = self._config.detector.model_copy(update={"model": wanted.model, "precision": "auto"})
         places = {place for each in (now, then) for place in model_places(each)[1]}
         footage = list(self._footage(wanted.hours))

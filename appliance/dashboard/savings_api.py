@@ -12,11 +12,12 @@ from fastapi import Depends, Query
 from appliance.base.clock import day_bounds, local_day
 from appliance.config import CameraConfig, CostsConfig, PricesConfig
 from appliance.dashboard.schemas import API, ApiModel
-from appliance.savings.bytes_saved import SavingsAccount, account_for
-from appliance.savings.costs import (
+from appliance.savings.ledger import (
     DAY_H,
     MILLION,
     Bill,
+    SavingsAccount,
+    account_for,
     has_prices,
     price_each,
     price_idle,

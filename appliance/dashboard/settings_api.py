@@ -14,7 +14,7 @@ from pydantic import Field
 from appliance.base.clock import Clock
 from appliance.base.detector_config import DetectorConfig
 from appliance.base.errors import ConfigError, ModelError, PreconditionError, UsageError
-from appliance.canary.nightly_candidates import KeyChange
+from appliance.canary.candidates import KeyChange
 from appliance.config import DecisionConfig
 from appliance.dashboard.deps import DatabasePart
 from appliance.dashboard.schemas import API, ApiModel, RequestModel
@@ -28,9 +28,9 @@ from appliance.settings.site_editor import SiteFileChanged, file_keys, leaves
 from appliance.settings.yaml_edit import SiteChange
 from appliance.store.boxes import BoxStore
 from appliance.store.cameras import CameraStore
+from appliance.web.acceptor import CertificateFacts
 from appliance.web.problems import Problem
 from appliance.web.routes import RouteList, provided
-from appliance.web.served_address import CertificateFacts
 
 if TYPE_CHECKING:
     from appliance.web.tls import ServerCertificate  # cryptography: 9 MB, only where it speaks HTTPS

@@ -12,7 +12,7 @@ from fastapi import Request
 from pydantic import AfterValidator, Field, SecretStr
 from starlette.responses import JSONResponse
 
-from appliance.base.passwords import hashed, new_code
+from appliance.base.credentials import hashed, new_code
 from appliance.config import SiteIdentity, id_of
 from appliance.dashboard.schemas import RequestModel
 from appliance.dashboard.settings_api import Settings, SettingsPart, settings_problems

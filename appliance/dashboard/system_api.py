@@ -34,7 +34,7 @@ from appliance.detect.detector import locate, with_device
 from appliance.detect.runtime_choice import with_remembered_runtime
 from appliance.health.load_shedding import LoadShedding
 from appliance.sandbox.confinement import missing_confinement
-from appliance.savings.bytes_saved import EnergyAccount
+from appliance.savings.ledger import EnergyAccount
 from appliance.settings.secret_scrubber import SecretScrubber
 from appliance.store.cameras import CameraStore
 from appliance.store.database import Database, database_versions

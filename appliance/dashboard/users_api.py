@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal
 from fastapi import Request, Response
 from pydantic import AfterValidator, Field, SecretStr
 
+from appliance.base.credentials import hashed
 from appliance.base.errors import UsageError
-from appliance.base.passwords import hashed
 from appliance.dashboard.cameras_api import Cameras
 from appliance.dashboard.schemas import API, ApiModel, RequestModel
 from appliance.types.accounts import Role, UserRow, same_name

@@ -8,7 +8,7 @@ from urllib.parse import quote, urlencode
 from fastapi import Depends, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from appliance.base.passwords import LENGTH_MIN
+from appliance.base.credentials import LENGTH_MIN
 from appliance.dashboard.access_log_api import Filtered
 from appliance.dashboard.account_api import GUESSED_S, me_of, own_sessions
 from appliance.dashboard.cameras_api import Cameras

@@ -7,7 +7,7 @@ import logging
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from appliance.alerts.merge_policy import quality
+from appliance.alerts.pipeline import quality
 from appliance.base.errors import EvidenceError
 from appliance.config import AlertsConfig as Rolls
 from appliance.evidence.recording_index import (

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from appliance import wire
-from appliance.alerts.merge_policy import quality
+from appliance.alerts.pipeline import quality
 from appliance.base.errors import EvidenceError
 from appliance.config import EscalationConfig
 from appliance.media.recorded import FrameImage, ImageOrder, Redaction

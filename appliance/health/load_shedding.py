@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 
 from appliance.config import LoadSheddingConfig
 from appliance.sensors.appliance_sensors import SensorStatus
-from appliance.sensors.linux_sensors import MemoryReading
-from appliance.sensors.readings import SensorReading
+from appliance.sensors.linux_sensors import MemoryReading, SensorReading
 from appliance.types import CACHES, RINGS, HealthKind
 
 RATE, RESOLUTION, OFFLOAD = 1, 2, 3

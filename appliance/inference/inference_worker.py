@@ -15,8 +15,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.analysis.gpu_frames import GpuHandOver
-from appliance.analysis.session_tracks import InferenceRequest
+from appliance.analysis.session_tracks import GpuHandOver, InferenceRequest
 from appliance.base.clock import Clock
 from appliance.base.errors import DetectorError
 from appliance.base.telemetry import LogThrottle

@@ -16,8 +16,8 @@ from pathlib import Path
 import av
 
 from appliance.analysis.session_tracks import InferenceRequest
+from appliance.base.local_files import SAMPLE_FILE
 from appliance.detect.detector import calibration_of
-from appliance.media.live_memory import SAMPLE_FILE
 from appliance.types import Detections, IngestMessage, RecheckDetection, SampleCommand, SampledFrame
 
 SIDE_MAX = 1280  # pixels: 2.8 MB of 16:9, in a folder of which containers have 64

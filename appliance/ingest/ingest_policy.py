@@ -20,6 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from appliance.base.errors import SourceError, VedetteError
+from appliance.base.local_files import live_memory
 from appliance.config import IngestConfig
 from appliance.detect.accelerators import accelerators
 from appliance.detect.hailo_bindings import python_with_bindings
@@ -28,7 +29,6 @@ from appliance.detect.tensorrt_plan_cache import engine_folder
 from appliance.ingest.file_source import clip_path
 from appliance.ingest.ingest_needs import RESOLVER_FILES, IngestNeeds, camera_policy
 from appliance.ingest.substream_ring import FOLDER as SUBSTREAMS
-from appliance.media.live_memory import live_memory
 from appliance.sandbox.confinement import ConfinementPolicy, program_files
 from appliance.store.paths import PREROLL, SEGMENTS
 from appliance.track.parked_vehicle_file import FOLDER as PARKED

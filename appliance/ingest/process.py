@@ -21,6 +21,7 @@ from appliance.analysis.frame_selector import WorkShare
 from appliance.analysis.session_tracks import ObjectTracker
 from appliance.base.clock import Clock
 from appliance.base.json_lines import first_problem
+from appliance.base.local_files import live_memory
 from appliance.base.malloc import TRIM_EVERY_S, trim_heaps
 from appliance.detect.detector import ObjectDetector, VariableInput, fallback_reason, load, prefer_labels
 from appliance.health.tamper_detector import TamperDetector
@@ -36,7 +37,6 @@ from appliance.ingest.networks import Networks, NetworkTable
 from appliance.ingest.recorder import RecordTarget, SegmentRecorder
 from appliance.ingest.socket_meter import SocketFinder
 from appliance.ingest.substream_ring import LiveRings, StandbyRing, SubstreamRing, clear_substreams
-from appliance.media.live_memory import live_memory
 from appliance.recheck.worker import RecheckWorker
 from appliance.rules.reportable import unknown_labels
 from appliance.track.parked_vehicle_file import ParkedVehiclesStore

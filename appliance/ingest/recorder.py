@@ -17,8 +17,7 @@ from appliance.base.clock import Clock
 from appliance.base.errors import SourceLost
 from appliance.base.telemetry import LogThrottle
 from appliance.media.nal import announced_parameter_sets, keyframe_parameter_sets, keyframe_size
-from appliance.media.segment_writer import SegmentFile, SegmentHead, SegmentWriter, suffix_for
-from appliance.media.sound import SoundPacket, SoundTrack
+from appliance.media.segment_writer import SegmentFile, SegmentHead, SegmentWriter, SoundPacket, SoundTrack, suffix_for
 from appliance.media.source import SECOND_US, StreamInfo, VideoPacket
 from appliance.types import PAUSED, Gap, SegmentKind, SegmentRow
 

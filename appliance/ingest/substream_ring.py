@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from appliance.base.clock import Clock
+from appliance.base.local_files import MEMORY_FREE_BYTES_MIN
 from appliance.ingest.reconnecting_reader import PacketSink
 from appliance.ingest.recorder import RecordTarget, SegmentRecorder
-from appliance.media.live_memory import FREE_BYTES_MIN
 from appliance.media.segment_writer import SegmentFile
 from appliance.media.source import StreamInfo, VideoPacket
 from appliance.types import Gap, SegmentRow
@@ -104,7 +104,7 @@ class StandbyRing(SubstreamRing):
 
     def __init__(self, memory: Path, camera: str, recorder: SegmentRecorder, clock: Clock) -> None:
         """memory: see `live_memory`. recorder: of the same stream."""
-        super().__init__(memory, camera, FREE_BYTES_MIN, clock)
+        super().__init__(memory, camera, MEMORY_FREE_BYTES_MIN, clock)
         self._disk = recorder
         self._is_short = False
 

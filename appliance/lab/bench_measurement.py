@@ -32,8 +32,7 @@ from appliance.detect.runtime_choice import TRIAL_SIZE, trial_frame
 from appliance.inference.camera_queue import CameraQueue, FrameAges
 from appliance.inference.inference_worker import InferenceWorker, QueuedInference
 from appliance.media.frames import FrameConverter
-from appliance.sensors.linux_sensors import RaplCounters
-from appliance.sensors.readings import EnergyMeter
+from appliance.sensors.linux_sensors import EnergyMeter, RaplCounters
 from appliance.types import Detections, DropReason
 
 WARM_UP = 3  # the first inferences allocate and choose kernels

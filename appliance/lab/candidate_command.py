@@ -13,8 +13,8 @@ import yaml
 from appliance.base import yamlfile
 from appliance.base.clock import SystemClock, local_weekday_minute
 from appliance.base.errors import DetectorError, EngineError, EngineUnavailable, ModelError, SourceError, UsageError
+from appliance.canary.candidates import CandidateStore, KeyChange, SettingsCandidate
 from appliance.canary.judge import judged_alerts
-from appliance.canary.nightly_candidates import CandidateStore, KeyChange, SettingsCandidate
 from appliance.canary.proof_store import DifferingFrame, ProofReport, ProofStore
 from appliance.canary.trial import SHOWN_MAX, JobCall
 from appliance.config import CameraConfig, DecisionConfig, LocalJudgeConfig

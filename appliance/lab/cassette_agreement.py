@@ -19,7 +19,7 @@ from appliance.base.errors import UsageError
 from appliance.canary.judge import CandidateJudge, Judgement
 from appliance.replay.cassette_file import CassetteQuery, CassetteReader
 from appliance.scenario import expectations, scenario_loader
-from appliance.scenario.event_metrics import Estimate, estimate_share, format_estimate
+from appliance.scenario.metrics import Estimate, estimate_share, format_estimate
 from appliance.scenario.scenario_verdicts import ScenarioTruth
 from appliance.store.archive import StorageArchive
 from appliance.types import Decision, Review

@@ -19,7 +19,6 @@ from typing import Any
 
 from appliance.base.clock import iso_utc
 from appliance.base.errors import EvidenceError, StoreError
-from appliance.base.geometry import iou
 from appliance.keep.scenario_exporter import own_clip, recorded_segments
 from appliance.lab.export_folder import ExportedAlert, ExportFolder, ExportSample, LabelledBox
 from appliance.media.recorded import RecordedSegment
@@ -29,7 +28,7 @@ from appliance.store.alerts import AlertDetail
 from appliance.store.archive import StorageArchive
 from appliance.store.boxes import kept_boxes
 from appliance.store.paths import EVIDENCE, inside
-from appliance.types import TEACHING_KINDS, Box, FrameBoxes, Review, TrackedObject
+from appliance.types import TEACHING_KINDS, Box, FrameBoxes, Review, TrackedObject, iou
 
 EXPORT_JPEG_QUALITY = 92  # so that a network does not learn our compression
 INDEX_FILE = "index.jsonl"

@@ -12,9 +12,9 @@ from appliance.base.clock import SystemClock
 from appliance.base.detector_config import DetectorConfig
 from appliance.base.errors import DetectorError, ModelError, PreconditionError, SourceError, UsageError
 from appliance.bundle.manifest import BundleRef
+from appliance.canary.candidates import opponent
 from appliance.canary.frame_survey import FootageFile
 from appliance.canary.judge import Judgement
-from appliance.canary.opponent import detector_with, opponent
 from appliance.canary.proof_store import ProofReport, ProofStore, apply_outcome
 from appliance.canary.trial import (
     LIMITS,
@@ -73,8 +73,7 @@ def trial_of(site: IngestConfig, candidate: str, cameras: Sequence[str], hours: 
     named = {name: opponent(site, table, name, candidate) for name in cameras}
     whole = opponent(site, table, "", candidate)
     settings = {
-        model: as_at_run_time(detector_with(site.detector, model), root)
-        for model in (whole, candidate, *named.values())
+        model: as_at_run_time(site.detector.with_model(model), root) for model in (whole, candidate, *named.values())
     }
     archive, now = StorageArchive(root), settings[whole]
     pieces = (_footage(archive, name, hours, settings[named[name]]) for name in cameras)

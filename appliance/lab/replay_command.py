@@ -39,6 +39,7 @@ from appliance.replay.replay_plan import (
     ReplayPlan,
     ReplayProgress,
     clip_input,
+    read_stood_before,
     with_conditions,
     with_hardware,
     with_stood_before,
@@ -47,7 +48,6 @@ from appliance.replay.replay_plan import (
 from appliance.replay.replay_result import ReplayResult
 from appliance.replay.replay_resume import OpenLog, open_log
 from appliance.replay.replay_runner import play
-from appliance.replay.stood_before import read_stood_before
 from appliance.replay.verdict_source import VerdictOptions
 from appliance.rules.reportable import unknown_labels
 from appliance.scenario.scenario_verdicts import oracle_for_replay

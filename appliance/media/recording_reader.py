@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from appliance.base.child_modules import MEDIA_FUNCTIONS
-from appliance.base.errors import EvidenceError
+from appliance.base.errors import EvidenceError, NotMeasured
 from appliance.media.atomic_file import DiskWriteError, WrittenFile
 from appliance.media.recorded import (
     CLIP_BYTES_MAX,
@@ -36,7 +36,6 @@ from appliance.sandbox.sandbox import (
     SandboxUnavailable,
 )
 from appliance.store.paths import CUTS, EVIDENCE, EXPORTS, PREROLL, SCENARIOS, SEGMENTS
-from appliance.store.segments import NotMeasured
 from appliance.types import MeasuredSegment
 
 if TYPE_CHECKING:

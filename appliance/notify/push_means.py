@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from appliance.base.credentials import own_key
 from appliance.base.errors import UsageError
-from appliance.notify.key_file import own_key
 from appliance.store.paths import KEYS
 from appliance.store.push_subscriptions import PushSubscriptionStore
 

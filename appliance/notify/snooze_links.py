@@ -12,8 +12,8 @@ import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
+from appliance.base.credentials import own_key
 from appliance.base.errors import MissingDependency, PreconditionError
-from appliance.notify.key_file import own_key
 from appliance.notify.message import NotificationMessage
 from appliance.store.paths import KEYS
 from appliance.store.push_subscriptions import UsedLinkStore

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from appliance.base.clock import Clock
 from appliance.base.errors import EvidenceError, VedetteError
-from appliance.base.geometry import is_same_place
 from appliance.detect.detector import ObjectDetector, VariableInput
 from appliance.media.recorded import RecordedSegment
 from appliance.media.stills import Still, cut_still, cut_stills, span_inside
@@ -31,6 +30,7 @@ from appliance.types import (
     RecheckCommand,
     RecheckDetection,
     RecheckResult,
+    is_same_place,
 )
 
 logger = logging.getLogger(__name__)

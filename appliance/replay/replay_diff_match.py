@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
-from appliance.base.geometry import iou
-from appliance.types import Alert, Box, Decision, Event, FrameBoxes, LogLine, Point, StreamHeader
+from appliance.types import Alert, Box, Decision, Event, FrameBoxes, LogLine, Point, StreamHeader, iou
 
 DifferenceKind = Literal["missing", "new", "changed"]
 

@@ -14,7 +14,6 @@ from appliance.analysis.camera_analysis import CameraAnalysis
 from appliance.analysis.session_tracks import InferenceRequest
 from appliance.base.clock import SystemClock
 from appliance.base.errors import DetectorError, SourceError
-from appliance.base.geometry import iou
 from appliance.config import rule_labels
 from appliance.detect import detector as detectors
 from appliance.detect.detector import ObjectDetector, prefer_labels
@@ -31,7 +30,7 @@ from appliance.replay.replay_result import RecordedLog, parse_log
 from appliance.replay.replay_routing import ReplayRouting, router_context_of
 from appliance.replay.replay_runner import playing
 from appliance.track.tracker import Tracker
-from appliance.types import Alert, Box, Detections, FrameBoxes, Gap, Route, StreamHeader
+from appliance.types import Alert, Box, Detections, FrameBoxes, Gap, Route, StreamHeader, iou
 
 LISTED_MAX = 200  # of alerts, of events, of tracks; all are counted
 PROGRESS_EVERY_S = 1.0  # of footage

@@ -359,8 +359,9 @@ def _too_late(inputs: RouteInputs, cost: EscalationCost, settings: RouterConfig)
 def _affordable(case: RouterCase, first: EvidenceStep, settings: EscalationConfig, urgent: bool) -> EvidenceStep:
     """Return the evidence to begin with.
 
-    It is less than usual if appliance, queue or budget are short and the escalation cannot wait. A rule in the owner's
-    own words always has an image, even with a short budget: facts do not answer it.
+    It is less than usual if appliance, queue or budget are short and the escalation cannot wait. If it must wait for a
+    new budget, it is the most that the new budget can pay. A rule in the owner's own words always has an image, even
+    with a short budget: facts do not answer it.
     """
     index = EVIDENCE_STEPS.index(first)
     crops = EVIDENCE_STEPS.index("crops")
@@ -370,9 +371,10 @@ def _affordable(case: RouterCase, first: EvidenceStep, settings: EscalationConfi
         index = crops
     reserve = 0.0 if urgent else settings.budget.alert_reserve
     least = min(index, crops if inputs.own_question else 0)
-    for step in range(index, least - 1, -1):
-        if all(limit.has_room(case.costs[step], reserve) for limit in case.limits):
-            return EVIDENCE_STEPS[step]
+    for fits in (BudgetLimit.has_room, BudgetLimit.ever_has_room):
+        for step in range(index, least - 1, -1):
+            if all(fits(limit, case.costs[step], reserve) for limit in case.limits):
+                return EVIDENCE_STEPS[step]
     return EVIDENCE_STEPS[index]
 
 

@@ -127,7 +127,8 @@ class RouterMaintenance:
         One that waited for the queue waits until the queue is half as long; otherwise the released ones would fill it
         at once.
         """
-        context, urgent = self._context, row.body.severity == "alert" and row.priority != "low"
+        # That priority is for alerts of the gravest severity, and for what a person asks; an audit sample never has it.
+        context, urgent = self._context, row.priority == wire.PRIORITY_OF["alert"]
         load = context.system_load
         if load.queue_age_s is not None and row.wait == "queue":
             load = replace(load, queue_age_s=2 * load.queue_age_s)

@@ -7,11 +7,10 @@ import math
 from dataclasses import dataclass
 
 from appliance.base.errors import StoreUnavailable
-from appliance.base.geometry import iou
 from appliance.router.calibration import TrackStability
 from appliance.store.boxes import BoxStore
 from appliance.store.decisions import DecisionStore, EscalatedTrackRow
-from appliance.types import SEVERITIES, Box, FrameBoxes, Severity, TrackedObject
+from appliance.types import SEVERITIES, Box, FrameBoxes, Severity, TrackedObject, iou
 
 TRACKS_MAX = 512  # of one camera; the one unseen for longest goes
 DIGITS = 3  # decimals in the row of the decision

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from math import hypot, log
 from typing import Literal
 
-from appliance.base.geometry import iou
 from appliance.rules.line_polygon_geometry import (
     LEFT,
     RIGHT,
@@ -18,7 +17,7 @@ from appliance.rules.line_polygon_geometry import (
     signed_area,
     to_frame_edge,
 )
-from appliance.types import Box, Point
+from appliance.types import Box, Point, iou
 
 
 @dataclass(frozen=True, slots=True)

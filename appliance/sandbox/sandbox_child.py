@@ -18,9 +18,9 @@ from pathlib import Path
 from types import ModuleType
 
 from appliance.base.clock import SystemClock, process_cpu_s
+from appliance.base.machine import close_peak, open_peak
 from appliance.base.malloc import spare_what_stays, trim_heaps
 from appliance.sandbox.confinement import confine, library_policy
-from appliance.sandbox.peak_memory import keep_open, let_go
 from appliance.sandbox.sandbox import SandboxLimits
 from appliance.sandbox.sandbox_channel import Value, receive, send
 
@@ -45,11 +45,11 @@ def main(argument: str) -> int:
         writable=(*libraries.writable, *map(Path, task["writable"])),
     )
     with _AddressSpace() as space:
-        keep_open()
+        open_peak()
         confined = confine(policy)
         module = importlib.import_module(task["module"])
         if not hasattr(module, "peak_mb"):
-            let_go()
+            close_peak()
         spare_what_stays()
         space.limit(limits.memory_bytes)
     try:

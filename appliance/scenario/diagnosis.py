@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from appliance.base.box_arrays import iou_matrix
-from appliance.base.geometry import iou
 from appliance.config import CameraConfig, DwellRule, LineRule
 from appliance.replay.replay_report import format_time, missing_verdicts_text
 from appliance.replay.replay_result import ReplayResult
@@ -20,12 +19,12 @@ from appliance.rules.certainty import Calibration
 from appliance.rules.line_polygon_geometry import Polygon, foot
 from appliance.rules.reportable import can_report, unknown_labels
 from appliance.scenario.culprit import FRAMES_MAX, LEAD_S, Culprit, MissRecord, find_culprit
-from appliance.scenario.event_metrics import Estimate, EventFigures, format_estimate
 from appliance.scenario.expectations import FalseAlarm, Miss
-from appliance.scenario.scenario_result import Fault, FaultMoment, TrackFigures, WatchedCamera
+from appliance.scenario.metrics import Estimate, EventFigures, TrackFigures, format_estimate
+from appliance.scenario.scenario_result import Fault, FaultMoment, WatchedCamera
 from appliance.scenario.scenario_schema import AtMost, RequiredFigures
 from appliance.track.tracker_tuning import TUNING
-from appliance.types import Box, FrameBoxes, TrackedObject
+from appliance.types import Box, FrameBoxes, TrackedObject, iou
 
 DIAGNOSED_TRACKS_MAX = 200  # a report of more is read by nobody; the log has all
 ON_TRUTH_IOU_MIN = 0.3  # a box of half of the object lies on it

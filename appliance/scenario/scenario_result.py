@@ -8,8 +8,8 @@ from typing import Literal
 
 from appliance.replay.conditions.condition_spec import describe_conditions
 from appliance.scenario.culprit import CulpritName
-from appliance.scenario.event_metrics import EventFigures
 from appliance.scenario.expectations import NO_MATCHES, EventMatches
+from appliance.scenario.metrics import EventFigures, TrackFigures
 from appliance.types import Alert, Box, Point, TrackedObject
 
 ScenarioStatus = Literal["passed", "failed", "skipped", "known failing"]
@@ -51,19 +51,6 @@ class Fault:
     line: str = ""
     fails: bool = True
     moments: tuple[FaultMoment, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrackFigures:
-    """Boxes and tracks against true ones; None where the truth has no track ids. looks: number of frames compared."""
-
-    ap50: float
-    hota: float | None
-    idf1: float | None
-    mota: float | None
-    switches: int | None
-    boxes: int
-    looks: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,14 +17,15 @@ from appliance.detect.runtime_choice import as_at_run_time, way_text
 from appliance.replay.replay_plan import (
     ReplayOptions,
     ReplayPlan,
+    StoodBefore,
     clip_input,
+    standing,
     with_conditions,
     with_stood_before,
     workers_for,
 )
 from appliance.replay.replay_result import ReplayResult
 from appliance.replay.replay_runner import play
-from appliance.replay.stood_before import StoodBefore, standing
 from appliance.scenario.diagnosis import (
     MissDiagnosis,
     NetworkTraits,
@@ -35,7 +36,6 @@ from appliance.scenario.diagnosis import (
     limit_faults,
     miss_fault,
 )
-from appliance.scenario.event_metrics import event_figures
 from appliance.scenario.expectations import (
     EVENTS_MAX,
     EventMatches,
@@ -48,10 +48,10 @@ from appliance.scenario.expectations import (
     prohibitions_of,
 )
 from appliance.scenario.ground_truth import BoxesSpool, read_truth, shaken_truth
+from appliance.scenario.metrics import TrackFigures, compare_with_truth, event_figures
 from appliance.scenario.scenario_loader import ScenarioPlan
-from appliance.scenario.scenario_result import Fault, FaultMoment, ScenarioResult, TrackFigures, WatchedCamera
+from appliance.scenario.scenario_result import Fault, FaultMoment, ScenarioResult, WatchedCamera
 from appliance.scenario.scenario_verdicts import accepted_alerts, rejected_events, scenario_answers
-from appliance.scenario.tracking_metrics import compare_with_truth
 from appliance.types import Event
 
 # Faults of each kind that are diagnosed and shown with stills; the others are only listed. Keeps a report readable.

@@ -17,17 +17,21 @@ from appliance.base.child_modules import end_child
 from appliance.base.clock import SystemClock
 from appliance.base.machine import Temperature
 from appliance.sensors.linux_sensors import (
+    NOTHING,
     CpuThrottleCounters,
+    EnergyReading,
     JetsonOvercurrentCounters,
     JetsonPowerRails,
     MemoryReading,
     RaplCounters,
+    SensorReader,
+    SensorReading,
     ThermalZones,
     matching,
+    merged,
     number_of,
     text_of,
 )
-from appliance.sensors.readings import NOTHING, EnergyReading, SensorReader, SensorReading, merged
 
 _CLOCK = SystemClock()
 SYSFS_FLAGS = "sys/devices/platform/soc/soc:firmware/get_throttled"

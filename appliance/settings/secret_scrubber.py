@@ -14,8 +14,7 @@ import yaml
 from pydantic import BaseModel, SecretStr
 
 from appliance.base.errors import ConfigError, printable, redact
-from appliance.config.secrets_file import read_secrets, secrets_path
-from appliance.config.site_file import SiteConfig
+from appliance.config.site_file import SiteConfig, read_secrets, secrets_path
 
 HIDDEN = "***"
 SECRET_KEYS = ("token", "password", "passwd", "secret", "credentials", "authorization", "passphrase", "topic")

@@ -19,7 +19,7 @@ from appliance.base import yamlfile
 from appliance.base.clock import Clock
 from appliance.base.errors import ConfigError, PreconditionError, UsageError
 from appliance.config import SiteConfig
-from appliance.config.secrets_file import secrets_path
+from appliance.config.site_file import secrets_path
 from appliance.media.atomic_file import DiskWriteError
 from appliance.settings.secret_scrubber import SecretScrubber
 from appliance.settings.site_editor import (

@@ -25,8 +25,7 @@ import yaml
 
 from appliance.base import yamlfile
 from appliance.base.errors import ConfigError, PreconditionError, UsageError
-from appliance.config.secrets_file import NAME, read_secrets, secrets_path, variables
-from appliance.config.site_file import SiteConfig
+from appliance.config.site_file import SECRET_NAME, SiteConfig, read_secrets, secrets_path, variables
 from appliance.detect.class_labels import COCO_NAME
 from appliance.detect.model_files import AUTO_MODEL, HOG_MODEL, bundle_store, present_models
 from appliance.media.atomic_file import DiskWriteError, discard_temporary, finish_file, temporary_path
@@ -229,7 +228,7 @@ def write_secret(site_file: Path, name: str, value: str) -> None:
 
     Raises ConfigError: the name or the value cannot stand in the file; DiskWriteError.
     """
-    if not NAME.fullmatch(name) or not value.isprintable() or value != value.strip():
+    if not SECRET_NAME.fullmatch(name) or not value.isprintable() or value != value.strip():
         raise ConfigError(name, ["a secret has a name of letters and digits, and one line of printable characters"])
     path = secrets_path(site_file)
     read_secrets(site_file)  # refuses a file that is none

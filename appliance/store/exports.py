@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from appliance.base.credentials import token_digest
 from appliance.base.errors import StoreError, UsageError
-from appliance.base.passwords import token_digest
 from appliance.store.database import Database
 from appliance.store.paths import EXPORTS, inside
 

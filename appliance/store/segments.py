@@ -17,7 +17,7 @@ from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 
-from appliance.base.errors import VedetteError
+from appliance.base.errors import NotMeasured
 from appliance.store.database import Database
 from appliance.store.paths import PREROLL, SEGMENTS
 from appliance.store.quotas import recount_usage
@@ -134,13 +134,6 @@ def _overlap_s(a: SegmentRow, b: SegmentRow) -> float:
 logger = logging.getLogger(__name__)
 
 _NAME = re.compile(r"^(\d{8}T\d{6}\.\d{3})Z-\w+\.(mp4|mkv)$")  # see ingest/recorder.py
-
-
-class NotMeasured(VedetteError):
-    """The segment could not be read within the limits, and it is not known whether there is a frame in it.
-
-    The machine was too busy or short of memory, or the file is hostile.
-    """
 
 
 MeasureSegment = Callable[[Path], MeasuredSegment | None]

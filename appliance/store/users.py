@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from appliance.base.credentials import token_digest
 from appliance.base.errors import StoreError, UsageError
-from appliance.base.passwords import token_digest
 from appliance.store.database import Database, open_read_only
 from appliance.types.accounts import (
     AccessLogRow,

@@ -8,9 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.base import geometry
 from appliance.track.kalman import sizes, to_centre
-from appliance.types import Box
+from appliance.types import Box, iou
 
 Floats = NDArray[np.float64]
 IMPOSSIBLE = math.inf
@@ -46,7 +45,7 @@ def match_costs(
         if box[2] < left or box[0] > right:
             costs.append(IMPOSSIBLE)
             continue
-        shared = geometry.iou(track, box)
+        shared = iou(track, box)
         if shared >= overlap_min:
             costs.append(1.0 - shared)
             continue

@@ -9,13 +9,12 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.base.geometry import iou
 from appliance.track.appearance import Planes, describe, similarity
 from appliance.track.association import IMPOSSIBLE, assign, contested_rows, match_costs, overlap_of_smaller
 from appliance.track.kalman import sizes, to_centre
 from appliance.track.track_state import Track
 from appliance.track.tracker_tuning import TUNING
-from appliance.types import Box, Detections
+from appliance.types import Box, Detections, iou
 
 Floats = NDArray[np.float64]
 
@@ -194,8 +193,20 @@ class TwoStageMatcher:
         if self._frame.planes:
             self._add_appearance_costs(table, rows, free)
             self._forbid_strangers(table, rows, free)
-        for row, column in assign(table, TUNING.cost_max):
-            self._frame.taken[rows[row]] = free[column]
+        self._take_cheapest(table, rows, free)
+
+    def _take_cheapest(self, table: list[list[float]], rows: list[int], free: list[int]) -> None:
+        """Assign by least total cost; pairs that cost more than an unmatched track come last.
+
+        Otherwise, if one of several neighbours is not detected, moving all numbers on by one would cost less than one
+        track without a box.
+        """
+        for limit in (TUNING.unmatched_cost, TUNING.cost_max):
+            for row, column in assign(table, limit):
+                self._frame.taken[rows[row]] = free[column]
+                table[row] = [IMPOSSIBLE] * len(free)
+                for line in table:
+                    line[column] = IMPOSSIBLE
 
     def _add_appearance_costs(self, table: list[list[float]], rows: list[int], free: list[int]) -> None:
         """Raise the cost of a pair that differs in appearance, where there is a choice."""

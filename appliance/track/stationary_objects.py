@@ -9,9 +9,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.base.geometry import iou
 from appliance.track.appearance import Planes
-from appliance.types import Box
+from appliance.types import Box, iou
 
 Patch = NDArray[np.float32]
 """(PATCH_ROWS * PATCH_COLUMNS,) brightness of the cells of a place, mean 0, length 1: light that changes everywhere at

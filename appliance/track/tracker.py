@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from appliance.base.geometry import iou
 from appliance.track.appearance import Planes
 from appliance.track.matching import (
     FrameObservation,
@@ -29,7 +28,7 @@ from appliance.track.stationary_objects import (
 )
 from appliance.track.track_state import Track
 from appliance.track.tracker_tuning import TUNING
-from appliance.types import Box, Detections, TrackedObject
+from appliance.types import Box, Detections, TrackedObject, iou
 
 VEHICLE = "vehicle"  # the kind of all of VEHICLES
 VEHICLES = frozenset({"car", "truck", "bus", "van"})

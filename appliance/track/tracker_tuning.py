@@ -179,9 +179,14 @@ class TrackerTuning:
     parking: ParkingTuning = ParkingTuning()
 
     @property
+    def unmatched_cost(self) -> float:
+        """Cost of a track without a box: that of a box which just is near enough, whatever it looks like."""
+        return 2.0
+
+    @property
     def cost_max(self) -> float:
         """Highest cost of a match: no overlap, but near, and of another appearance."""
-        return 2.0 + self.appearance.appearance_weight
+        return self.unmatched_cost + self.appearance.appearance_weight
 
 
 TUNING = TrackerTuning()

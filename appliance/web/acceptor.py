@@ -1,4 +1,7 @@
-"""Takes connections on a port that speaks HTTPS: tells TLS from plain HTTP by the first byte, in bounded time."""
+"""Takes connections at the address where a web program is served: TLS or plain HTTP by the first byte, in bounded time.
+
+The settings of that address, and the facts of its certificate, are defined here as well.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,8 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 TLS_HANDSHAKE = 0x16  # the first byte of each TLS connection (RFC 8446, 5.1); no HTTP method begins with it
 ACCEPT_AT_ONCE = 64  # as server.BACKLOG: all that wait
@@ -211,3 +215,38 @@ class TlsAcceptor:
         finally:
             self._loop.remove_reader(connection)
         return connection.recv(1, socket.MSG_PEEK)
+
+
+class ServedAddress(Protocol):
+    """The settings of host and certificate. The dashboard's section of the site file is one."""
+
+    @property
+    def host(self) -> str:
+        """Name or address to listen on; `0.0.0.0` and `::` are every interface."""
+
+    @property
+    def allowed_hosts(self) -> Sequence[str]:
+        """Names of this machine that browsers may use."""
+
+    @property
+    def speaks_https(self) -> bool: ...
+
+    @property
+    def certificate(self) -> Path | None: ...
+
+    @property
+    def certificate_key(self) -> Path | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class CertificateFacts:
+    """The facts of a certificate that a person compares or must know.
+
+    fingerprint: SHA-256 as browsers show it. own: made by this appliance.
+    """
+
+    fingerprint: str
+    names: tuple[str, ...]
+    expires_t: float
+    self_signed: bool
+    own: bool

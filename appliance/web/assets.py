@@ -1,4 +1,8 @@
-"""Serves scripts, styles and pictures at addresses that change with their content, so that browsers cache them."""
+"""Finds the files that pages are made of, and serves scripts, styles and pictures at addresses that change with them.
+
+The addresses change with the content, so that browsers cache it. A program adds its own folder to this package's: each
+has `static`, `templates` and `translations`.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +11,13 @@ import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from hashlib import sha256
+from pathlib import Path
 
 from markupsafe import Markup
 from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
-
-from appliance.web import folders
 
 BASE = "page.js"  # of every page
 _YEAR_S = 365 * 86400  # the most that RFC 9111's readers are used to
@@ -28,22 +31,20 @@ _IMPORT = re.compile(r'^import .*?"\./([\w.]+)";$', re.MULTILINE)
 def version() -> str:
     """Return the digest of all of them, taken when this process began."""
     found = sha256()
-    for file in folders.files("static"):
+    for file in files("static"):
         found.update(file.name.encode() + b"\0" + file.read_bytes())
     return f"v-{found.hexdigest()[:12]}"
 
 
 @cache
 def _imports() -> Mapping[str, tuple[str, ...]]:
-    return {
-        file.name: tuple(_IMPORT.findall(file.read_text(encoding="utf-8"))) for file in folders.files("static", "*.js")
-    }
+    return {file.name: tuple(_IMPORT.findall(file.read_text(encoding="utf-8"))) for file in files("static", "*.js")}
 
 
 @cache
 def without_comments(name: str) -> bytes:
     """Return a script or style as browsers get it: without comments; lines keep their numbers."""
-    text = folders.file_of("static", name).read_text(encoding="utf-8")
+    text = file_of("static", name).read_text(encoding="utf-8")
     return _COMMENT.sub(lambda found: "\n" * found[0].count("\n"), text).encode()
 
 
@@ -94,7 +95,7 @@ class AssetFiles(StaticFiles):
 
     def __init__(self) -> None:
         super().__init__(check_dir=False)
-        self.all_directories = [*folders.folders("static")]
+        self.all_directories = [*folders("static")]
 
     async def get_response(self, path: str, scope: Scope) -> Response:
         """One file. Raises HTTPException."""
@@ -107,3 +108,30 @@ class AssetFiles(StaticFiles):
         if first == version():
             answer.headers["Cache-Control"] = f"max-age={_YEAR_S}, immutable"
         return answer
+
+
+_FOLDERS = [Path(__file__).parent]
+
+
+def add_folder(folder: Path) -> None:
+    """Add the folder of a program, which has `static`, `templates` and `translations`. Call it before the first use."""
+    _FOLDERS.append(folder)
+
+
+def folders(kind: str) -> list[Path]:
+    """Return the folders of a kind (`static`, `templates`, `translations`), this package's first."""
+    return [folder / kind for folder in _FOLDERS]
+
+
+def files(kind: str, pattern: str = "*") -> Iterator[Path]:
+    """Yield the files of a kind that match the pattern, sorted within each folder."""
+    for folder in folders(kind):
+        yield from sorted(file for file in folder.rglob(pattern) if file.is_file())
+
+
+def file_of(kind: str, name: str) -> Path:
+    """Return the path of a file by its name. Raise KeyError if no folder has it."""
+    for folder in folders(kind):
+        if (folder / name).is_file():
+            return folder / name
+    raise KeyError(name)

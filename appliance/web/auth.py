@@ -19,16 +19,23 @@ from pydantic import BaseModel, SecretStr
 from starlette.responses import JSONResponse
 
 from appliance.base.clock import Clock
+from appliance.base.credentials import code_digest, step_of, token_digest
 from appliance.base.errors import StoreError
-from appliance.base.passwords import code_digest, token_digest
-from appliance.types.accounts import ApiTokenRow, Role, SecondFactorRow, SessionRow, SignInCodeRow, UserRow
+from appliance.types.accounts import (
+    AccountTables,
+    ApiTokenRow,
+    Role,
+    SecondFactorRow,
+    SessionRow,
+    SessionTable,
+    SignInCodeRow,
+    UserRow,
+)
 from appliance.web.acceptor import counted_address
-from appliance.web.account_tables import AccountTables, SessionTable
 from appliance.web.problems import Problem
 from appliance.web.routes import provided
 from appliance.web.sign_in_throttle import DEVICE_COOKIE, DEVICE_S, Guess, SignInThrottle, device_of, new_device
 from appliance.web.templating import Templates
-from appliance.web.totp import step_of
 from appliance.web.visitor import OWNER, Visitor, visitor
 
 if TYPE_CHECKING:

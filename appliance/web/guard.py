@@ -19,9 +19,9 @@ from starlette.responses import RedirectResponse, Response
 from appliance.base.clock import Clock
 from appliance.base.telemetry import LogThrottle
 from appliance.web import texts
+from appliance.web.acceptor import ServedAddress
 from appliance.web.auth import COOKIE, Access, address_of, too_many_tries
 from appliance.web.problems import Problem, ProblemResponse, RouteMethods, wants_page
-from appliance.web.served_address import ServedAddress
 from appliance.web.sign_in_throttle import Guess
 from appliance.web.visitor import NOBODY, OWNER, Visitor, set_visitor
 

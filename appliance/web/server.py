@@ -211,7 +211,7 @@ class WebServer:
                 http=partial(_BoundedProtocol, admission),  # type: ignore[arg-type]
                 h11_max_incomplete_event_size=HEADER_BYTES_MAX,
                 backlog=BACKLOG,
-                proxy_headers=False,  # ours counts what it ignores, and knows the user: proxy_headers.py
+                proxy_headers=False,  # ours counts what it ignores, and knows the user: visitor.py
                 timeout_graceful_shutdown=STOP_S_MAX,
                 timeout_keep_alive=limits.keep_alive_s,
             ),

@@ -10,7 +10,7 @@ from fastapi import Header, Query, Request
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
-from appliance.base.passwords import is_password
+from appliance.base.credentials import is_password
 from appliance.types.accounts import UserRow, same_name
 from appliance.web import texts
 from appliance.web.assets import negotiated

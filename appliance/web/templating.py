@@ -14,7 +14,7 @@ from markupsafe import Markup
 from starlette.responses import HTMLResponse
 
 from appliance.base.clock import iso_utc
-from appliance.web import folders, texts
+from appliance.web import assets, texts
 from appliance.web.assets import asset, scripts
 from appliance.web.texts import N_, number
 from appliance.web.texts import gettext as _
@@ -72,7 +72,7 @@ class Templates:
         """
         self.site = site
         self._environment = Environment(
-            loader=FileSystemLoader(folders.folders("templates")), autoescape=True, undefined=StrictUndefined,
+            loader=FileSystemLoader(assets.folders("templates")), autoescape=True, undefined=StrictUndefined,
             trim_blocks=True, lstrip_blocks=True, auto_reload=False, extensions=["jinja2.ext.i18n"],
             bytecode_cache=_COMPILED,
         )  # fmt: skip

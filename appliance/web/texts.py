@@ -17,7 +17,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from appliance.web import folders
+from appliance.web import assets
 
 COOKIE = "vedette_language"
 ENGLISH = "en"
@@ -150,7 +150,7 @@ def catalogues() -> Mapping[str, Catalogue]:
     """Every language by its code, English first: the files of its code in all folders of `translations` together."""
     found = {ENGLISH: Catalogue(ENGLISH, "English")}
     by_language: dict[str, list[Path]] = {}
-    for file in folders.files("translations", "*.po"):
+    for file in assets.files("translations", "*.po"):
         by_language.setdefault(file.stem, []).append(file)
     for language, files in by_language.items():
         header = next(read(files[-1].read_text(encoding="utf-8")))

@@ -18,7 +18,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from appliance.base.clock import Clock
 from appliance.base.errors import MissingDependency
-from appliance.web.served_address import CertificateFacts, ServedAddress
+from appliance.web.acceptor import CertificateFacts, ServedAddress
 
 logger = logging.getLogger(__name__)
 

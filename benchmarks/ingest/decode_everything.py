@@ -25,11 +25,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance.base.detector_config import DetectorConfig
-from appliance.base.geometry import iou
 from appliance.detect import detector
 from appliance.detect.detector import ObjectDetector
 from appliance.media.frames import FrameConverter
-from appliance.types import Detections
+from appliance.types import Detections, iou
 
 OPTIONS = {"rtsp_transport": "tcp", "allowed_media_types": "video", "analyzeduration": "0", "probesize": "32"}
 QUIET_AFTER_S = 2.0

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from appliance.base import machine
-from appliance.base.geometry import iou
-from appliance.types import Box
+from appliance.types import Box, iou
 from benchmarks.ingest import process_tree
 from benchmarks.ingest.cameras import FrameClock, MeasurementFailed, Setting, prepare, served
 from benchmarks.ingest.contender import (

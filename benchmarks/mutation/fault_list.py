@@ -141,7 +141,7 @@ AREAS = (
         ),
     ),
     Area(
-        "session", ("appliance/web/auth.py", "appliance/store/users.py", "appliance/base/passwords.py"),
+        "session", ("appliance/web/auth.py", "appliance/store/users.py", "appliance/base/credentials.py"),
         (
             "unit/test_dashboard_auth.py", "unit/test_second_factor.py", "unit/test_setup.py",
             "unit/test_proxy_headers.py", "unit/test_access.py",
@@ -152,7 +152,7 @@ AREAS = (
     Area(
         "savings",
         (
-            "appliance/savings/bytes_saved.py", "appliance/savings/costs.py", "appliance/store/meter.py",
+            "appliance/savings/ledger.py", "appliance/store/meter.py",
             "appliance/dashboard/savings_api.py",
             "appliance/dashboard/savings_history_api.py", "appliance/dashboard/savings_page.py",
         ),

@@ -16,8 +16,7 @@ import numpy as np
 
 from appliance.base.clock import Clock
 from appliance.base.errors import DetectorError, EngineError
-from appliance.base.geometry import is_same_place
-from appliance.types import Box, Decision, Detections, JudgeKind
+from appliance.types import Box, Decision, Detections, JudgeKind, is_same_place
 from appliance.wire import FrameSupport, MediaRef, Need
 from cloud_worker.decoding import Pixels
 from cloud_worker.evidence import EvidenceFile, MediaRefused

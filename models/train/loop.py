@@ -37,7 +37,6 @@ from appliance.analysis.camera_analysis import CameraAnalysis
 from appliance.base.clock import ManualClock, SystemClock, local_weekday_minute
 from appliance.base.detector_config import DetectorConfig
 from appliance.base.errors import VedetteError
-from appliance.base.geometry import iou
 from appliance.bundle.manifest import BundleManifest
 from appliance.config import SiteConfig, load
 from appliance.detect import detector
@@ -55,7 +54,7 @@ from appliance.store.paths import DATABASE
 from appliance.store.review_writes import ReviewStore
 from appliance.store.segments import SegmentStore
 from appliance.track.tracker import Tracker
-from appliance.types import Event, Gap, PipelineStep, StreamHeader
+from appliance.types import Event, Gap, PipelineStep, StreamHeader, iou
 from fixtures.render.clip import Row, read_rows
 from fixtures.render.family import mannequin
 from fixtures.render.scene import PERSON

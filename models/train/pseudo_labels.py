@@ -15,11 +15,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.base.geometry import iou
 from appliance.detect.class_labels import COCO_80
 from appliance.detect.network_detector import NetworkDetector
 from appliance.detect.onnx_runtime import OnnxRuntime
-from appliance.types import Detections
+from appliance.types import Detections, iou
 from models.train.dataset import CLASSES, Label, kin
 
 PAIR = ("deimv2_hgnetv2_femto_coco_416.onnx", "yolox_nano_416.onnx")

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from appliance.base.clock import SystemClock
+from appliance.base.credentials import STEP_S, code_at
 from appliance.store.users import UserStore
 from appliance.types.accounts import UserRow
-from appliance.web.totp import STEP_S, code_at
 from tests.support.dashboard_site import Site, password_hash, running
 from tests.support.screenshots import shot
 from tests.support.waiting import until

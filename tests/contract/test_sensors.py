@@ -17,13 +17,16 @@ from appliance.base.machine import Temperature
 from appliance.detect.hailo_bindings import start_helper
 from appliance.sensors.appliance_sensors import SYSFS_FLAGS, HailoChips, NvidiaGpus, RaspberryPiFirmware
 from appliance.sensors.linux_sensors import (
+    NOTHING,
     CpuThrottleCounters,
+    EnergyReading,
     JetsonOvercurrentCounters,
     JetsonPowerRails,
     RaplCounters,
+    SensorReader,
+    SensorReading,
     ThermalZones,
 )
-from appliance.sensors.readings import NOTHING, EnergyReading, SensorReader, SensorReading
 from tests.support.hailo_files import FakeDevice
 from tests.support.sensor_files import VCGENCMD, write_files
 from tests.support.waiting import until

@@ -25,7 +25,7 @@ from appliance import config
 from appliance.detect import detector
 from appliance.detect.detector import ObjectDetector
 from appliance.media.frames import FrameConverter
-from appliance.scenario.tracking_metrics import LabelledBoxes, average_precision, clear_mot, hota_figures
+from appliance.scenario.metrics import LabelledBoxes, average_precision, clear_mot, hota_figures
 from appliance.track.appearance import Planes
 from appliance.track.tracker import Tracker
 from appliance.types import Detections, TrackedObject

@@ -25,8 +25,8 @@ from appliance.detect.variant_measurement import (
     variant_advice,
 )
 from appliance.lab.scenario.compare_command import CompareOptions, ModelRun, compare_command, reasons_against
-from appliance.scenario.event_metrics import event_figures
-from appliance.scenario.scenario_result import ScenarioResult, TrackFigures
+from appliance.scenario.metrics import TrackFigures, event_figures
+from appliance.scenario.scenario_result import ScenarioResult
 from appliance.types import Detections
 from tests.support import tiny_networks as tiny
 from tests.support.block_footage import BrightBlock

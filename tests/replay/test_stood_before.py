@@ -10,10 +10,16 @@ import pytest
 from appliance.base.clock import ManualClock, SystemClock
 from appliance.base.errors import UsageError
 from appliance.config import SiteConfig
-from appliance.replay.replay_plan import ReplayOptions, ReplayPlan, clip_input, with_stood_before
+from appliance.replay.replay_plan import (
+    ReplayOptions,
+    ReplayPlan,
+    clip_input,
+    digest_of,
+    read_stood_before,
+    with_stood_before,
+)
 from appliance.replay.replay_result import ReplayResult
 from appliance.replay.replay_runner import play
-from appliance.replay.stood_before import digest_of, read_stood_before
 from appliance.track.parked_vehicle_file import ParkedVehiclesStore
 from appliance.track.stationary_objects import StationaryObject
 from tests.support.render_family import FAMILY, Truth

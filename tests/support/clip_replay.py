@@ -13,13 +13,13 @@ from appliance.replay.replay_plan import (
     ReplayOptions,
     ReplayPlan,
     ReplayProgress,
+    StoodBefore,
     clip_input,
     with_conditions,
     with_stood_before,
 )
 from appliance.replay.replay_result import ReplayResult
 from appliance.replay.replay_runner import play
-from appliance.replay.stood_before import StoodBefore
 from appliance.replay.verdict_source import VerdictSource
 from appliance.rules.schedule import LocalTime
 

@@ -14,7 +14,7 @@ from appliance.base.clock import SystemClock
 from appliance.base.errors import ConfigError
 from appliance.cli.site_check import _secrets
 from appliance.config import SiteConfig
-from appliance.config.secrets_file import secrets_path
+from appliance.config.site_file import secrets_path
 from appliance.dashboard.app import create_app
 from appliance.dashboard.camera_address import VENDORS, second_stream
 from appliance.dashboard.deps import NO_PROBES

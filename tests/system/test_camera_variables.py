@@ -13,7 +13,7 @@ from fastapi.testclient import TestClient
 
 from appliance.base.clock import SystemClock
 from appliance.config import SiteConfig
-from appliance.config.secrets_file import secrets_path
+from appliance.config.site_file import secrets_path
 from appliance.dashboard.app import create_app
 from appliance.ingest.camera_probe import ProbeFailed, probe_camera
 from appliance.settings.settings_service import SettingsService

@@ -23,8 +23,7 @@ from appliance.core.network_switch import NetworkSwitch
 from appliance.core.shadow_trial import ShadowSources, ShadowTrial
 from appliance.health.load_shedding import LoadShedding, SheddingStep
 from appliance.sensors.appliance_sensors import SensorStatus
-from appliance.sensors.linux_sensors import MemoryReading
-from appliance.sensors.readings import NOTHING
+from appliance.sensors.linux_sensors import NOTHING, MemoryReading
 from appliance.types import Gap
 from tests.servers.rtsp import FaultyRtspServer
 from tests.support import candidate_networks as candidates

@@ -19,8 +19,8 @@ from starlette.types import Message, Receive, Scope, Send
 
 from appliance import cli
 from appliance.base.clock import ManualClock
+from appliance.base.credentials import hashed, is_password
 from appliance.base.errors import UsageError
-from appliance.base.passwords import hashed, is_password
 from appliance.core.app import check_guarded
 from appliance.dashboard.access_rights import RIGHTS
 from appliance.dashboard.app import ROUTES, create_app

@@ -21,7 +21,7 @@ PACKAGES = ("appliance", "cloud_worker")
 # Which packages and modules of ours may import what is not ours, imports inside functions included. sqlite3 counts as
 # foreign, the rest of the standard library does not. Whatever is not on this list is refused.
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
-    "argon2": ("appliance.base.passwords",),
+    "argon2": ("appliance.base.credentials",),
     "apprise": ("appliance.notify.apprise_sender",),
     "av": ("appliance.replay",
         "appliance.analysis", "appliance.decode_policy", "appliance.demo", "appliance.ingest", "appliance.lab",
@@ -49,7 +49,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "markupsafe": ("appliance.dashboard.savings_page", "appliance.web"),
     "nats": ("appliance.broker", "appliance.uplink", "cloud_worker"),
     "numpy": ("appliance.base.box_arrays", "appliance.cli", "appliance.replay", "appliance.scenario",
-        "appliance.analysis", "appliance.canary.light",
+        "appliance.analysis", "appliance.canary.paired_frames",
         "appliance.canary.shadow_child", "appliance.detect", "appliance.health",
         "appliance.inference", "appliance.lab", "appliance.media", "appliance.motion", "appliance.recheck",
         "appliance.router",
@@ -75,7 +75,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "appliance.cli.calibrate_command", "appliance.cli.site_check", "appliance.cli.users_command",
     ),
     "securesystemslib": ("appliance.bundle.publisher",),
-    "segno": ("appliance.web.totp",),
+    "segno": ("appliance.base.credentials",),
     "sqlite3": ("appliance.store",),
     "starlette": ("appliance.dashboard", "appliance.web"),
     "tensorrt": ("appliance.detect.tensorrt_engine",),

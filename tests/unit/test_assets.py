@@ -11,7 +11,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from appliance.base.clock import ManualClock
-from appliance.web import assets, folders
+from appliance.web import assets
 from tests.support.dashboard_site import Site
 
 
@@ -57,7 +57,7 @@ def test_another_version_is_answered_with_what_there_is_and_not_kept(client: Tes
 
 
 def test_a_browser_gets_every_line_of_code_at_its_number_and_no_line_of_comment(client: TestClient) -> None:
-    for file in (*folders.files("static", "*.js"), *folders.files("static", "*.css")):
+    for file in (*assets.files("static", "*.js"), *assets.files("static", "*.css")):
         written = file.read_text(encoding="utf-8").split("\n")
         got = client.get(assets.asset(file.name))
         assert got.headers["content-type"].startswith(("text/javascript", "text/css"))
@@ -72,7 +72,7 @@ def test_a_browser_gets_every_line_of_code_at_its_number_and_no_line_of_comment(
 
 
 def test_a_changed_script_changes_every_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folders, "_FOLDERS", [tmp_path])
+    monkeypatch.setattr(assets, "_FOLDERS", [tmp_path])
     (tmp_path / "static").mkdir()
     (tmp_path / "static" / "page.js").write_text("1")
     before = assets.version.__wrapped__()
@@ -86,7 +86,7 @@ def test_all_modules_of_a_page_are_asked_for_at_once(client: TestClient) -> None
     named = set(re.findall(r'(?:src|href)="/static/[^"]*/(\w+\.js)"', page))
     assert {"page.js", "timeline.js", "pane.js", "strip.js", "time.js", "texts.js", "converted.js"} <= named
     for name in named:
-        imports = re.findall(r'from "\./(\w+\.js)"', folders.file_of("static", name).read_text(encoding="utf-8"))
+        imports = re.findall(r'from "\./(\w+\.js)"', assets.file_of("static", name).read_text(encoding="utf-8"))
         assert set(imports) <= named, name
     assert page.count("/page.js") == page.count("/time.js") == 1
 

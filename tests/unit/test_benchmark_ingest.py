@@ -16,8 +16,7 @@ import pytest
 from numpy.typing import NDArray
 
 from appliance.base import machine
-from appliance.base.geometry import iou
-from appliance.types import Detections
+from appliance.types import Detections, iou
 from benchmarks.ingest import __main__ as ingest
 from benchmarks.ingest import process_tree, report, yolo11n_like
 from benchmarks.ingest.cameras import FrameClock, Setting

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from appliance.scenario.tracking_metrics import LabelledBoxes
+from appliance.scenario.metrics import LabelledBoxes
 from appliance.types import Detections
 from benchmarks import tracking_libraries, tracking_scenes
 from benchmarks.tracking_scenes import ClipDetections, FrameDetections

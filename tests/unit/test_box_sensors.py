@@ -16,10 +16,16 @@ from appliance.core.ingest_supervisor import IngestSupervisor
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import CoreProbes
 from appliance.health.load_shedding import LoadShedding, SheddingStep
-from appliance.savings.bytes_saved import EnergyAccount
+from appliance.savings.ledger import EnergyAccount
 from appliance.sensors.appliance_sensors import ApplianceSensors, SensorStatus
-from appliance.sensors.linux_sensors import MemoryReading, MemorySensor, RaplCounters
-from appliance.sensors.readings import EnergyMeter, EnergyReading, SensorReading
+from appliance.sensors.linux_sensors import (
+    EnergyMeter,
+    EnergyReading,
+    MemoryReading,
+    MemorySensor,
+    RaplCounters,
+    SensorReading,
+)
 from appliance.store.database import Database
 from appliance.store.meter import Meter, Metric, MetricName
 from tests.support.dashboard_site import Site, config_of

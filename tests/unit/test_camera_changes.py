@@ -11,7 +11,7 @@ from fastapi.testclient import TestClient
 
 from appliance.base.clock import ManualClock
 from appliance.config import SiteConfig, id_of
-from appliance.config.secrets_file import read_secrets
+from appliance.config.site_file import read_secrets
 from appliance.dashboard.app import create_app
 from appliance.dashboard.camera_probe_api import TryCamera, tried
 from appliance.dashboard.deps import NO_PROBES

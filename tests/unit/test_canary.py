@@ -18,6 +18,7 @@ from appliance.base.errors import DetectorError, UsageError
 from appliance.base.json_lines import encode_ingest
 from appliance.bundle.bundle_store import BundleStore
 from appliance.bundle.manifest import BundleRef
+from appliance.canary.candidates import opponent
 from appliance.canary.frame_survey import SURVEY, FootageFile, Survey
 from appliance.canary.judge import (
     ALPHA,
@@ -29,9 +30,7 @@ from appliance.canary.judge import (
     ShareTest,
     judged_alerts,
 )
-from appliance.canary.light import light_of
-from appliance.canary.opponent import opponent
-from appliance.canary.paired_frames import SurveyedFrame
+from appliance.canary.paired_frames import SurveyedFrame, light_of
 from appliance.canary.proof_store import ProofReport, ProofStore, apply_outcome
 from appliance.canary.trial import CameraFootage, CandidateTrial, TrialPlan
 from appliance.cli import main

@@ -14,8 +14,8 @@ import yaml
 from appliance.base.clock import ManualClock, SystemClock
 from appliance.base.errors import UsageError
 from appliance.bundle.bundle_store import BundleStore
+from appliance.canary.candidates import BEGIN_HOUR, WAITING_MAX, CandidateStore, NightlyProof, SettingsCandidate
 from appliance.canary.judge import Judgement, Outcome
-from appliance.canary.nightly_candidates import BEGIN_HOUR, WAITING_MAX, CandidateStore, NightlyProof, SettingsCandidate
 from appliance.canary.proof_store import ProofReport, ProofStore
 from appliance.cli import main
 from appliance.config import load

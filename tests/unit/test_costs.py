@@ -11,7 +11,7 @@ from fastapi.testclient import TestClient
 from appliance.base.clock import ManualClock, day_bounds, local_day
 from appliance.config import CloudCostConfig, CostsConfig, EdgeCostConfig, JudgeCostConfig, PricesConfig
 from appliance.dashboard.app import create_app
-from appliance.savings.costs import (
+from appliance.savings.ledger import (
     MONTH_H,
     Bill,
     amortised_hour,

@@ -38,7 +38,7 @@ from appliance.store.meter import Metric, MetricName
 from appliance.store.review_writes import ReviewStore
 from appliance.store.verdict_stats import DailyJudgeWork, JudgeWorkCache, judge_work_since
 from appliance.types import CameraState, Gap, SegmentRow
-from appliance.web import assets, folders
+from appliance.web import assets
 from appliance.web.templating import percent, size, span, when
 from appliance.web.visitor import OWNER, Visitor, set_visitor
 from tests.support.dashboard_site import Site, config_of, running
@@ -427,10 +427,10 @@ def test_a_site_without_a_camera_says_what_to_do_on_each_page(tmp_path: Path) ->
 
 def test_everything_the_browser_loads_fits_in_200_kb_and_comes_from_here() -> None:
     """All scripts of all pages together; 17 kB of them are the forms of cameras and settings."""
-    files = [file for file in folders.files("static") if file.suffix in {".js", ".css"}]
+    files = [file for file in assets.files("static") if file.suffix in {".js", ".css"}]
     assert sum(len(assets.without_comments(file.name)) for file in files) <= 200_000
     foreign = re.compile(r"""(?:https?:|(?<!rtsp:))//(?!www\.w3\.org/2000/svg|ntfy\.sh")[a-z0-9]""")
-    pages = list(folders.files("templates"))
+    pages = list(assets.files("templates"))
     for file in [*files, *pages]:
         text = re.sub(r"^\s*//.*$|placeholder=\"[^\"]*\"", "", file.read_text(), flags=re.MULTILINE)
         assert not foreign.search(re.sub(r"(?<=[;\s])// .*", "", text)), file.name
@@ -441,8 +441,8 @@ def test_everything_the_browser_loads_fits_in_200_kb_and_comes_from_here() -> No
 def test_a_form_sends_nothing_by_itself_and_its_patterns_are_ones() -> None:
     """Before its script is there, a form of the method GET puts a password into the address. A browser reads patterns
     with the flag v, where a hyphen at the end of a class is an error: then it passes all and says so in the console."""
-    pages = list(folders.files("templates", "*.html"))
-    for file in [*pages, *folders.files("static", "*.js")]:
+    pages = list(assets.files("templates", "*.html"))
+    for file in [*pages, *assets.files("static", "*.js")]:
         text = file.read_text()
         assert not re.search(r'<form(?![^>]*\bmethod="(?:dialog"|get" action="/(?:access)?"))', text), file.name
         for pattern in re.findall(r'\bpattern(?:=|: )"([^"]*)"', text):

@@ -12,7 +12,7 @@ from fastapi.testclient import TestClient
 from appliance.base.clock import ManualClock
 from appliance.base.errors import UsageError
 from appliance.config import SiteConfig
-from appliance.config.secrets_file import read_secrets
+from appliance.config.site_file import read_secrets
 from appliance.dashboard.app import create_app
 from appliance.media.atomic_file import DiskWriteError
 from appliance.settings import settings_service

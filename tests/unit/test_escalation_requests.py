@@ -13,6 +13,7 @@ from appliance.base.clock import ManualClock
 from appliance.config import SiteConfig
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import CoreProbes, StoredSite
+from appliance.router.decide import SystemLoad
 from appliance.router.escalation_planner import WAITING_MAX, EscalationRequests, RequestAnswer
 from tests.support.core_harness import CoreHarness, site
 from tests.support.dashboard_site import Site
@@ -87,6 +88,28 @@ def test_it_waits_for_the_budget_as_all_do(make: Make) -> None:
     assert all(answer.accepted for answer in answers)
     assert answers[0].reason == "a person asks"
     assert answers[-1].reason == "a person asks; it waits until the budget is renewed"
+
+
+def test_a_new_budget_releases_it_whatever_the_queue_is_like(make: Make) -> None:
+    """Its alert is no grave one, but a person waits for the answer: as when it was asked, only the budget counts."""
+    box = make(site("info", severities=["alert"], budget={"mb_day": 0.03}))
+    alerts = [box.walk() for _ in range(8)]
+    for each in alerts:
+        ask(box, each)
+    row = box.escalated(alerts[-1])
+    assert row is not None
+    assert row.wait == "budget"
+    assert row.until_t is not None
+    box.system_load = SystemLoad(link_up=True, queue_age_s=10_000.0)
+    waited = [alert for alert in alerts if (found := box.escalated(alert)) is not None and found.wait]
+    for each in alerts:
+        if each not in waited:
+            box.judge(each, "confirmed")
+    box.clock.advance(row.until_t - box.clock.now())
+    box.second()
+    waits = {found.wait for found in map(box.escalated, waited) if found is not None}
+    assert "" in waits
+    assert "queue" not in waits
 
 
 def test_it_is_asked_once(make: Make) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from appliance.scenario.event_metrics import NO_ESTIMATE, estimate_median, estimate_share, event_figures
+from appliance.scenario.metrics import NO_ESTIMATE, estimate_median, estimate_share, event_figures
 
 
 def test_a_share_comes_with_an_interval_that_narrows_with_more_events() -> None:

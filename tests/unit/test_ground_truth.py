@@ -12,9 +12,9 @@ from appliance.base.errors import ConfigError
 from appliance.lab.scenario.scenario_command import junit_report
 from appliance.scenario import ground_truth
 from appliance.scenario.ground_truth import TrueFrames, TrueObject
+from appliance.scenario.metrics import compare_with_truth
 from appliance.scenario.scenario_result import Fault, ScenarioResult
 from appliance.scenario.scenario_schema import TruthFile
-from appliance.scenario.tracking_metrics import compare_with_truth
 from appliance.types import FrameBoxes, TrackedObject
 
 SIZE = (100, 50)

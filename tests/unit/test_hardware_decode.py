@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from appliance import config
 from appliance.analysis.camera_analysis import CameraAnalysis
-from appliance.analysis.gpu_frames import GpuHandOver
+from appliance.analysis.session_tracks import GpuHandOver
 from appliance.base.clock import ManualClock
 from appliance.base.errors import ConfigError, MissingDependency
 from appliance.cli.site_check import _hardware_decode

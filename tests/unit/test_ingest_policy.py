@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from appliance.base.local_files import live_memory
 from appliance.config import IngestConfig
 from appliance.detect.accelerators import Accelerator
 from appliance.ingest import __main__ as ingest
 from appliance.ingest import ingest_policy
 from appliance.ingest.ingest_needs import IngestNeeds, port_of
 from appliance.ingest.ingest_policy import IngestPolicy
-from appliance.media.live_memory import live_memory
 from appliance.sandbox.confinement import LACKS, NO_SECCOMP, missing_confinement, program_files
 
 USUAL = {554, 322, 8554}

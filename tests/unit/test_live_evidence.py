@@ -19,8 +19,7 @@ from appliance.core.shadow_trial import ShadowSources, ShadowTrial
 from appliance.detect.bundle_maker import describe_network, install_files
 from appliance.health.load_shedding import NOTHING_SHED
 from appliance.sensors.appliance_sensors import SensorStatus
-from appliance.sensors.linux_sensors import MemoryReading
-from appliance.sensors.readings import NOTHING
+from appliance.sensors.linux_sensors import NOTHING, MemoryReading
 from appliance.store.paths import PROOFS
 
 NETWORKS = ("vedette-nano@1", "night@2")

@@ -25,8 +25,7 @@ from appliance.recheck.recheck_policy import ApplianceStatus, find_blocker
 from appliance.router.decide import decide
 from appliance.router.router_maintenance import SystemLoadMonitor
 from appliance.sensors.appliance_sensors import SensorStatus
-from appliance.sensors.linux_sensors import MemoryReading
-from appliance.sensors.readings import SensorReading
+from appliance.sensors.linux_sensors import MemoryReading, SensorReading
 from appliance.store.database import Database
 from appliance.store.escalations import EscalationStore
 from appliance.store.meter import Meter

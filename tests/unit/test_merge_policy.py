@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from appliance.alerts.merge_policy import TRACKS_MAX, AlertPolicy, quality
+from appliance.alerts.pipeline import TRACKS_MAX, AlertPolicy, quality
 from appliance.config import AlertsConfig
 from appliance.types import Alert, AlertChange, BestView, Event, FrameBoxes, PipelineStep, Severity
 from tests.support.sample_tracks import camera, header, look, person

@@ -22,8 +22,7 @@ from appliance.health.load_shedding import LoadShedding, SheddingStep
 from appliance.mqtt.publisher import MqttStatus
 from appliance.notify.delivery import TargetStatus
 from appliance.sensors.appliance_sensors import SensorStatus
-from appliance.sensors.linux_sensors import MemoryReading
-from appliance.sensors.readings import SensorReading
+from appliance.sensors.linux_sensors import MemoryReading, SensorReading
 from appliance.store.deletions import DeletionLedger
 from appliance.store.meter import Metric, MetricName
 from tests.support.dashboard_site import Site

@@ -13,8 +13,8 @@ from appliance.base.child_modules import PARENT
 from appliance.base.clock import ManualClock
 from appliance.bundle.bundle_store import BundleStore
 from appliance.bundle.manifest import BundleRef
+from appliance.canary.candidates import BEGIN_HOUR, NightlyProof
 from appliance.canary.judge import Judgement, Outcome
-from appliance.canary.nightly_candidates import BEGIN_HOUR, NightlyProof
 from appliance.canary.proof_store import ProofReport, ProofStore
 from appliance.detect.bundle_maker import describe_network, install_files
 from appliance.health.load_shedding import LoadShedding, SheddingStep
@@ -106,7 +106,7 @@ def test_a_trial_does_not_outlive_a_core_that_is_killed(tmp_path: Path) -> None:
     )
     core = (
         "import sys, time\nfrom pathlib import Path\n"
-        "from appliance.canary.nightly_candidates import NightlyProof\n"
+        "from appliance.canary.candidates import NightlyProof\n"
         f"proof = NightlyProof(Path('.'), Path('site.yaml'), None, None, None, (sys.executable, {str(trial)!r}))\n"
         "proof._start(('models', 'prove'))\ntime.sleep(600)\n"
     )

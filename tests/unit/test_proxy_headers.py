@@ -135,7 +135,7 @@ def test_an_open_stream_ends_with_the_user_whom_the_proxy_named(
     from starlette.requests import Request
 
     from appliance.store.users import AccessLog, SecondFactorStore, SessionStore
-    from appliance.web.account_tables import AccountTables
+    from appliance.types.accounts import AccountTables
     from appliance.web.auth import Access
     from appliance.web.visitor import visitor
 

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from appliance.base.clock import ManualClock
+from appliance.base.credentials import own_key
 from appliance.base.errors import MissingDependency, UsageError
 from appliance.config import PushTarget
 from appliance.core.background_services import _in_hours
-from appliance.notify.key_file import own_key
 from appliance.notify.message import AlertFinding, NotificationMessage, SendResult
 from appliance.notify.push_means import PushMeans, VapidKey
 from appliance.notify.push_sender import PLAIN_BYTES_MAX, PushSender, encrypt

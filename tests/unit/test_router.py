@@ -183,6 +183,17 @@ def test_the_reserve_is_for_alerts() -> None:
     assert decide(case(severity="alert", **own), SETTINGS).when == "now"
 
 
+def test_it_waits_for_the_most_that_a_renewed_budget_can_pay() -> None:
+    """The clip costs more than a day has: with money left the alert goes with less, and without any it waits for it."""
+    _, crops, _, clip = (cost.bytes for cost in COSTS)
+    rich = told(first="clip", budget={"alert_reserve": 0})
+    assert decide(case(limits=bytes_a_day(clip - 1)), rich).when == "now"
+    spent = decide(case(limits=bytes_a_day(clip - 1, spent=clip - 1)), rich)
+    assert (spent.when, spent.evidence) == ("later", decide(case(limits=bytes_a_day(clip - 1)), rich).evidence)
+    poor = decide(case(limits=bytes_a_day(crops, spent=crops)), rich)
+    assert (poor.when, poor.evidence) == ("later", "crops")
+
+
 def test_what_a_renewed_budget_could_not_pay_is_never_asked() -> None:
     decision = decide(case(limits=bytes_a_day(COSTS[0].bytes - 1)), SETTINGS)
     assert (decision.when, decision.reason) == ("never", "one question costs more than the budget allows")

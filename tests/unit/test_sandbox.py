@@ -553,7 +553,7 @@ def test_a_child_that_cannot_begin_is_told_apart_from_bad_data(monkeypatch: pyte
 
 def test_a_child_knows_the_peak_of_its_own_memory_and_not_that_of_its_parent() -> None:
     held = bytearray(b"x") * (400 * 1024 * 1024)  # what the kernel would count to the child as well
-    child = Sandbox("appliance.sandbox.peak_memory", LIMITS)
+    child = Sandbox("appliance.base.machine", LIMITS)
     try:
         peak = child.call("peak_mb")
     finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from appliance.savings.bytes_saved import COUNTERFACTUAL, account_for
+from appliance.savings.ledger import COUNTERFACTUAL, account_for
 from appliance.store.meter import MeterTotal, Metric
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import appliance.dashboard  # noqa: F401 - adds its folder
-from appliance.web import folders
+from appliance.web import assets
 
 ROOT = Path(__file__).parents[2]
 TESTS = sorted((ROOT / "tests" / "js").glob("*.test.js"))
@@ -32,7 +32,7 @@ def test_the_scripts_pass_their_own_tests(file: Path) -> None:
 
 
 def test_every_script_asks_for_its_types_to_be_checked() -> None:
-    scripts = [*folders.files("static", "*.js")]
+    scripts = [*assets.files("static", "*.js")]
     assert len(scripts) > 30
     assert not [file.name for file in scripts if not file.read_text(encoding="utf-8").startswith("// @ts-check\n")]
     lint = (ROOT / "tests" / "js" / "lint.sh").read_text()
@@ -44,6 +44,6 @@ def test_every_script_asks_for_its_types_to_be_checked() -> None:
 
 def test_nothing_of_it_is_shipped() -> None:
     assert not [
-        file for file in folders.files("static") if file.suffix in {".ts", ".map"} or "node_modules" in file.parts
+        file for file in assets.files("static") if file.suffix in {".ts", ".map"} or "node_modules" in file.parts
     ]
     assert "node_modules/" in (ROOT / ".gitignore").read_text().splitlines()

@@ -13,11 +13,11 @@ from fastapi.testclient import TestClient
 
 from appliance import cli
 from appliance.base.clock import ManualClock
+from appliance.base.credentials import STEP_S, code_at, step_of
 from appliance.store.users import SecondFactorStore, UserStore
 from appliance.types.accounts import UserRow
 from appliance.web.session_api import CODE_WANTED
 from appliance.web.sign_in_throttle import FREE_TRIES
-from appliance.web.totp import STEP_S, code_at, step_of
 from tests.support.dashboard_site import Site, config_of, password_hash
 
 T0 = 1_700_000_010.0  # the beginning of a step

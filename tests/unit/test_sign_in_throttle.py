@@ -11,6 +11,7 @@ from fastapi.testclient import TestClient
 
 from appliance import cli
 from appliance.base.clock import ManualClock, SystemClock
+from appliance.base.credentials import STEP_S, code_at
 from appliance.cli.users_command import UNLOCK_S
 from appliance.store.users import UserStore
 from appliance.types.accounts import UserRow
@@ -26,7 +27,6 @@ from appliance.web.sign_in_throttle import (
     device_of,
     new_device,
 )
-from appliance.web.totp import STEP_S, code_at
 from tests.support.dashboard_site import PASSWORD, Site, config_of, password_hash
 
 T0 = 1_700_000_010.0

@@ -31,7 +31,7 @@ from appliance.media.recorded import RecordedSegment
 from appliance.media.recording_reader import SandboxedReader
 from appliance.media.rendition import make_rendition
 from appliance.media.segment_reader import open_segment, recover_segment
-from appliance.media.sound import SoundPacket, SoundTrack
+from appliance.media.segment_writer import SoundPacket, SoundTrack
 from appliance.media.source import SourceStalled, VideoPacket
 from appliance.types import CameraMeter, SegmentRow
 from tests.servers.rtsp import FaultyRtspServer

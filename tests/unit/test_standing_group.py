@@ -68,6 +68,31 @@ def test_all_keep_their_numbers_when_one_drops_out_at_one_end_and_another_comes_
     assert now[row.count] not in before.values()
 
 
+@pytest.mark.parametrize("pictures", [False, True], ids=["boxes alone", "all look alike"])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_people_who_walk_side_by_side_keep_their_numbers_when_one_is_missed_and_another_comes(
+    seed: int, pictures: bool
+) -> None:
+    """Nobody stands: without the place of each, only the costs of the assignment tell."""
+    row, planes = Row(seed, cars=False), GREY if pictures else ()
+    tracker, t = Tracker(LABELS), 0.0
+    told: tuple[TrackedObject, ...] = ()
+    before: dict[int, int] = {}
+    for n in range(16):
+        row.y = 0.6 + 0.006 * n  # they come nearer
+        places = range(row.count) if n < 8 else range(1, row.count + 1)
+        told = tracker.update(row.found(places), t, planes)
+        t = round(t + 0.2, 3)
+        now = numbers_by_place(row, told)
+        if n == 7:
+            before = now
+            assert len(before) == row.count
+        if n > 7:
+            assert {place: now[place] for place in range(1, row.count)} == {
+                place: before[place] for place in range(1, row.count)
+            }
+
+
 def standing(numbers: list[int], t: float, row: Row, first: int = 0) -> FrameBoxes:
     boxes = enumerate(numbers, start=first)
     return look(t, *(TrackedObject(track=each, label="person", score=0.8, box=row.box(at)) for at, each in boxes))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import logging
 import os
@@ -9,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from fastapi.testclient import TestClient
@@ -121,6 +123,17 @@ def test_what_the_kernel_does_not_tell_is_absent(tmp_path: Path) -> None:
     (zone / "type").write_text("cpu-thermal\n")
     assert machine.temperatures(tmp_path) == [machine.Temperature("cpu-thermal", 61.5)]
     assert machine.clock_sync().synchronised in (True, False, None)
+
+
+def test_a_unit_that_may_not_ask_for_the_clock_believes_the_mark_of_timesyncd(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ProtectClock of vedette.service refuses adjtimex; ClockWatch then said that nothing sets a clock that was set."""
+    monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: SimpleNamespace(adjtimex=lambda asked: -1))
+    monkeypatch.setattr(machine, "TIMESYNC", tmp_path / "synchronized")
+    assert machine.clock_sync().synchronised is None
+    (tmp_path / "synchronized").touch()
+    assert machine.clock_sync().synchronised is True
 
 
 def test_a_box_without_a_sensor_says_so(http: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from fastapi.testclient import TestClient
 from appliance.base.clock import ManualClock
 from appliance.dashboard.access_rights import RIGHTS
 from appliance.router import decide as router
-from appliance.web import folders, texts
+from appliance.web import assets, texts
 from appliance.web.templating import figure, lasting, percent, size, span
 from appliance.web.texts import Catalogue, choose_language
 from tests.page_sentences import SENTENCES
@@ -114,12 +114,12 @@ def test_the_choice_of_a_person_is_kept_in_their_browser(client: TestClient) -> 
     assert '<html lang="en">' in client.get("/", headers={"Accept-Language": "en"}).text
 
 
-@pytest.mark.parametrize("file", [*folders.files("templates", "*.html")], ids=lambda file: file.name)
+@pytest.mark.parametrize("file", [*assets.files("templates", "*.html")], ids=lambda file: file.name)
 def test_every_word_of_a_template_is_marked(file: Path) -> None:
     assert bare_words(file.read_text()) == []
 
 
-@pytest.mark.parametrize("file", [*folders.files("static", "*.js")], ids=lambda file: file.name)
+@pytest.mark.parametrize("file", [*assets.files("static", "*.js")], ids=lambda file: file.name)
 def test_every_sentence_of_a_script_is_marked(file: Path) -> None:
     assert bare_script_words(file.read_text()) == []
 
@@ -140,7 +140,7 @@ MARKUP = re.compile(r"</?\w+[^>]*>")
 
 
 @pytest.mark.parametrize(
-    "file", [*folders.files("translations", "*.po")], ids=lambda file: f"{file.parents[1].name}-{file.stem}"
+    "file", [*assets.files("translations", "*.po")], ids=lambda file: f"{file.parents[1].name}-{file.stem}"
 )
 def test_a_translation_holds_every_text_and_none_that_is_gone(file: Path) -> None:
     """`python -m tests.page_texts` adds what is new and takes out what is gone; the translating is left to people."""

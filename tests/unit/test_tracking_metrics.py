@@ -13,7 +13,7 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
 from appliance.scenario.ground_truth import TrueObject
-from appliance.scenario.tracking_metrics import (
+from appliance.scenario.metrics import (
     Boxes,
     LabelledBoxes,
     average_precision,

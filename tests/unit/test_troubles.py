@@ -16,8 +16,10 @@ import pytest
 from fastapi.testclient import TestClient
 
 from appliance.base.clock import ManualClock
+from appliance.base.local_files import live_memory
 from appliance.broker.nats_connection import LinkState
 from appliance.config import SiteConfig, load
+from appliance.core.appliance_monitor import PROBE, PROBE_EVERY_S, SLOW_PROBES, SLOW_S, DiskWatch
 from appliance.core.site_faults import (
     CLOCK_EVERY_S,
     EXPIRY_EVERY_S,
@@ -29,9 +31,6 @@ from appliance.core.site_faults import (
     expires_t,
 )
 from appliance.dashboard.health_api import HELP
-from appliance.health import disk_watch
-from appliance.health.disk_watch import PROBE, PROBE_EVERY_S, SLOW_S, DiskWatch
-from appliance.media.live_memory import live_memory
 from appliance.mqtt.publisher import MqttStatus
 from appliance.notify.delivery import TargetStatus
 from appliance.settings.settings_service import SettingsService
@@ -129,7 +128,7 @@ def test_a_slow_disk_is_told_after_two_slow_writes_and_while_one_hangs(
     seen: list[str] = []
 
     def slow(file: int) -> None:
-        clock.advance(disk_watch.SLOW_PROBES * SLOW_S + 1)
+        clock.advance(SLOW_PROBES * SLOW_S + 1)
         seen.append(watch.fault)
 
     monkeypatch.setattr(os, "fsync", slow)

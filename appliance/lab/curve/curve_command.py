@@ -36,7 +36,7 @@ from appliance.lab.scenario.plot_page import (
 )
 from appliance.lab.scenario.scenario_command import check_writable, load_scenarios, progress_status, write_report
 from appliance.replay.replay_report import format_bytes, format_time
-from appliance.scenario.event_metrics import Estimate
+from appliance.scenario.metrics import Estimate
 from appliance.scenario.scenario_loader import ScenarioPlan, find_scenarios, plans_by_conditions
 from appliance.scenario.scenario_runner import DetectorCache
 

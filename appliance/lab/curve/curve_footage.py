@@ -14,7 +14,7 @@ from math import inf
 import av
 
 from appliance import wire
-from appliance.alerts.merge_policy import AlertPolicy, view_of
+from appliance.alerts.pipeline import AlertPolicy, view_of
 from appliance.analysis.session_tracks import InferenceRequest
 from appliance.base.clock import Clock
 from appliance.config import CameraConfig, DecisionConfig, Rule

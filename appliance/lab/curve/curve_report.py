@@ -38,7 +38,7 @@ from appliance.lab.curve.strategies import (
 )
 from appliance.router.calibration import TrackStability
 from appliance.router.calibration_fit import AlertOutcome, fit
-from appliance.scenario.event_metrics import RESAMPLES, Estimate
+from appliance.scenario.metrics import RESAMPLES, Estimate
 from appliance.types import Route
 
 SHARE_GOAL = 0.85  # of the alerts, kept at the edge without an incident lost

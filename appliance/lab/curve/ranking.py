@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.scenario.event_metrics import LEVEL, RESAMPLES, Estimate, estimate_share
+from appliance.scenario.metrics import LEVEL, RESAMPLES, Estimate, estimate_share
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.intp]

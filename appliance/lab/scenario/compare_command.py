@@ -30,7 +30,7 @@ from appliance.lab.scenario.scenario_command import (
     write_report,
 )
 from appliance.scenario import scenario_loader, scenario_runner
-from appliance.scenario.event_metrics import EventFigures
+from appliance.scenario.metrics import EventFigures
 from appliance.scenario.scenario_loader import ScenarioPlan
 from appliance.scenario.scenario_result import ScenarioResult
 from appliance.scenario.scenario_runner import DetectorCache, DetectorLoader

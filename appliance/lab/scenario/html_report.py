@@ -20,8 +20,8 @@ from appliance.replay.conditions.frame_transform import frame_transform_of
 from appliance.replay.conditions.stream_faults import with_stream_faults
 from appliance.replay.footage import ClipSource
 from appliance.replay.replay_report import format_time
-from appliance.scenario.event_metrics import Estimate, EventFigures, format_estimate
 from appliance.scenario.expectations import EventPattern
+from appliance.scenario.metrics import Estimate, EventFigures, format_estimate
 from appliance.scenario.scenario_result import Fault, FaultMoment, ScenarioResult, WatchedCamera
 from appliance.types import Box, Event, Point
 

@@ -33,7 +33,7 @@ from appliance.media.atomic_file import DiskWriteError, write_file
 from appliance.replay.conditions.condition_spec import ConditionSet
 from appliance.replay.replay_report import format_time
 from appliance.scenario import scenario_loader, scenario_runner
-from appliance.scenario.event_metrics import EventFigures, event_figures, format_estimate
+from appliance.scenario.metrics import EventFigures, event_figures, format_estimate
 from appliance.scenario.scenario_loader import ScenarioPlan, plans_by_conditions, read_condition_sets
 from appliance.scenario.scenario_result import ScenarioResult, fault_lines
 from appliance.scenario.scenario_runner import DetectorCache

@@ -14,8 +14,8 @@ from typing import Literal
 import numpy as np
 
 from appliance.base.errors import UsageError
-from appliance.scenario.event_metrics import LEVEL, RESAMPLES, EventFigures, event_figures
 from appliance.scenario.expectations import Expectation
+from appliance.scenario.metrics import LEVEL, RESAMPLES, EventFigures, event_figures
 from appliance.scenario.scenario_result import ScenarioResult
 
 SweepValue = float | str

@@ -28,7 +28,7 @@ from appliance.lab.scenario.plot_page import (
 from appliance.lab.scenario.scenario_command import check_writable, load_scenarios, write_report
 from appliance.lab.tune.operating_points import SCENARIOS_MIN, OperatingPoint, TuningChoice, choose_point, read_aim
 from appliance.lab.tune.sweep import MemoizedDetectors, Sweep, SweepProgress, read_sweep, run_sweep, sweep_grid
-from appliance.scenario.event_metrics import Estimate, EventFigures
+from appliance.scenario.metrics import Estimate, EventFigures
 from appliance.scenario.scenario_loader import ScenarioPlan, find_scenarios
 
 _SHARE = PlotAxis("share of events", "%", 0, 100)

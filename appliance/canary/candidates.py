@@ -1,4 +1,4 @@
-"""Candidates that are tried at night: stores changed settings, prompts and models of verdicts, and runs the trials.
+"""Candidates: stores changed settings, prompts and models of verdicts, tries them at night, names their opponents.
 
 A candidate is a file in the storage folder. It waits until it is called better or worse, or is taken out. A bundle that
 is on probation waits, too, and so does one whose last trial ended with *not enough*.
@@ -24,8 +24,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from appliance.base.child_modules import APPLIANCE, PARENT, end_child
 from appliance.base.clock import Clock, local_day, local_weekday_minute
 from appliance.base.errors import ModelError, UsageError
-from appliance.bundle.bundle_store import BundleStore
+from appliance.bundle.bundle_store import BundleStore, InForceTable
 from appliance.canary.proof_store import ProofStore
+from appliance.config import DecisionConfig, IngestConfig
+from appliance.detect.model_files import AUTO_MODEL, OWN_MODEL
 from appliance.health.load_shedding import LoadShedding
 from appliance.media.atomic_file import write_file
 from appliance.settings.yaml_edit import REMOVED, SiteChange
@@ -185,3 +187,16 @@ class NightlyProof:
             logger.warning("%s was not tried: %s", " ".join(words), error.strerror)
             return None
         return child
+
+
+def opponent(site: IngestConfig | DecisionConfig, table: InForceTable, camera: str, candidate: str) -> str:
+    """Return the network in force ("": for all cameras) as `detector.model` names it; of the candidate, its way back.
+
+    A candidate that is in force on probation is compared with what was before, never with itself.
+    """
+    slot = table.of(camera) if site.detector.model == AUTO_MODEL else None
+    own = site.cameras[camera].model if camera else None
+    model = own or (str(slot.bundle) if slot is not None else site.detector.model)
+    if model != candidate:
+        return model
+    return str(slot.before) if slot is not None and slot.before is not None and not own else OWN_MODEL

@@ -1,19 +1,156 @@
-"""Computes what the appliance costs, what asking the cloud costs, and what sending everything there would cost.
+"""Computes the bytes and the money that the appliance saved, from the meter. Pure arithmetic.
 
-Pure arithmetic. All at the owner's prices; the defaults and where they are from are in the site file's section
-`costs`. A GPU that is rented costs the same whether it is used or not: unused hours are a line of their own, and the
-price of a verdict has them in it.
+Savings are the bytes of the cameras' main streams against bytes put on the uplink. The counterfactual is named beside
+every number: each camera's main stream sent to the cloud as it is. A second stream to detect on is received, too, and
+shown, but nobody would send both. A negative saving is a result like any other and is shown.
+
+The costs are those of the appliance, of asking the cloud, and of sending everything there, all at the owner's prices;
+the defaults and where they are from are in the site file's section `costs`. A GPU that is rented costs the same whether
+it is used or not: unused hours are a line of their own, and the price of a verdict has them in it.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from appliance.config import CloudCostConfig, CostsConfig, EdgeCostConfig, JudgeCostConfig, PricesConfig
-from appliance.savings.bytes_saved import account_for
 from appliance.store.meter import MeterTotal, Metric, MetricName
 from appliance.store.verdict_stats import DailyJudgeWork, EngineWork
+
+COUNTERFACTUAL = "the main stream of every camera sent to the cloud"
+UPLINK_BYTES = Metric(MetricName.UPLINK_BYTES)
+DETECT_BYTES = Metric(MetricName.DETECT_BYTES)
+_COUNTED = (MetricName.CAMERA_BYTES, MetricName.DETECT_BYTES, MetricName.UPLINK_BYTES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UplinkKind:
+    """Bytes sent up for one purpose: facts, crop, frame, clip, notice, …; "other" for those of unknown purpose."""
+
+    what: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavingsAccount:
+    """Bytes of one camera, or of the site.
+
+    camera_bytes: all that was received; detect_bytes: of these, what came as a second stream beside the main stream.
+    """
+
+    camera_bytes: int
+    detect_bytes: int
+    exact: bool  # False: a part was counted as packet sizes, without the protocol around them, so it is a lower bound
+    uplink_bytes: int
+    uplink_kinds: tuple[UplinkKind, ...]
+
+    @property
+    def main_bytes(self) -> int:
+        """Bytes that would have been sent: the main stream; if that is not opened, the only one."""
+        return self.camera_bytes - self.detect_bytes
+
+    @property
+    def saved_bytes(self) -> int:
+        """Against the counterfactual; negative when more went up than would have been sent."""
+        return self.main_bytes - self.uplink_bytes
+
+    @property
+    def share_sent(self) -> float | None:
+        """Uplink bytes as a share of the main streams'; None when nothing came in."""
+        return self.uplink_bytes / self.main_bytes if self.main_bytes else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CameraAccount:
+    """The account of one camera."""
+
+    camera: str
+    account: SavingsAccount
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Savings:
+    """The site's account, and each camera's.
+
+    `overhead_bytes`: uplink bytes that belong to no camera (keep-alive, acknowledgements); in the total, in no camera.
+    """
+
+    total: SavingsAccount
+    cameras: tuple[CameraAccount, ...]
+    overhead_bytes: int
+    counterfactual: str = COUNTERFACTUAL
+
+
+def account_for(totals: Iterable[MeterTotal], cameras: Iterable[str] = ()) -> Savings:
+    """Balance the meter's totals; `cameras` get an account even if nothing was counted for them."""
+    rows = [each for each in totals if each.metric.name in _COUNTED]
+    names = sorted({row.camera for row in rows if row.camera} | set(cameras))
+    return Savings(
+        total=_account(rows),
+        cameras=tuple(
+            CameraAccount(camera=name, account=_account([row for row in rows if row.camera == name])) for name in names
+        ),
+        overhead_bytes=_sum(row for row in rows if not row.camera and row.metric == UPLINK_BYTES),
+    )
+
+
+def _account(rows: list[MeterTotal]) -> SavingsAccount:
+    received = [row for row in rows if row.metric.name is MetricName.CAMERA_BYTES]
+    exact, estimated = (_sum(row for row in received if row.metric.label == label) for label in ("", "estimated"))
+    sent = _sum(row for row in rows if row.metric == UPLINK_BYTES)
+    kinds: Counter[str] = Counter()
+    for row in rows:
+        if row.metric.name is MetricName.UPLINK_BYTES and row.metric.label:
+            kinds[row.metric.label] += row.amount
+    if sent > kinds.total():
+        kinds["other"] = sent - kinds.total()
+    return SavingsAccount(
+        camera_bytes=exact + estimated,
+        detect_bytes=_sum(row for row in rows if row.metric == DETECT_BYTES),
+        exact=estimated == 0,
+        uplink_bytes=sent,
+        uplink_kinds=tuple(UplinkKind(what=what, bytes=kinds[what]) for what in sorted(kinds)),
+    )
+
+
+def _sum(rows: Iterable[MeterTotal]) -> int:
+    return sum(row.amount for row in rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnergyAccount:
+    """The measured energy of all programs of the appliance, not of Vedette alone, in joules.
+
+    sources: where. joules_per_camera_hour: for an hour of one live camera; joules_per_alert: None: there was none.
+    """
+
+    joules: int
+    sources: tuple[str, ...]
+    joules_per_camera_hour: float | None
+    joules_per_alert: float | None
+
+    @classmethod
+    def of(cls, totals: Iterable[MeterTotal]) -> EnergyAccount | None:
+        """Build the account; None: nothing was measured."""
+        amounts: Counter[MetricName] = Counter()
+        sources = set()
+        for each in totals:
+            amounts[each.metric.name] += each.amount
+            if each.metric.name is MetricName.ENERGY_J:
+                sources.add(each.metric.label)
+        joules, camera_s = amounts[MetricName.ENERGY_J], amounts[MetricName.ENERGY_CAMERA_S]
+        alerts = amounts[MetricName.ALERTS]
+        if not sources:
+            return None
+        return cls(
+            joules=joules,
+            sources=tuple(sorted(sources)),
+            joules_per_camera_hour=joules / camera_s * 3600 if camera_s else None,
+            joules_per_alert=joules / alerts if alerts else None,
+        )
+
 
 GB, MILLION, HOUR_S, KILO = 1e9, 1e6, 3600.0, 1e3  # bytes, inferences, seconds, W in a kW
 DAY_H = 24.0  # hours
