@@ -16,9 +16,8 @@ from appliance.base.box_arrays import iou_matrix
 from appliance.base.clock import SystemClock
 from appliance.detect import detector
 from appliance.detect.cuda_runtime import CudaRuntime
-from appliance.detect.letterbox import GREY, Placement
+from appliance.detect.letterbox import GREY, LUMA_SHARES, GpuFrame, PixelRange, Placement
 from appliance.detect.network_detector import NetworkDetector
-from appliance.detect.nv12_letterbox import LUMA_SHARES, GpuFrame, PixelRange
 from appliance.media.hardware_codec import HardwareCodec
 from appliance.media.hardware_probe import ProofClip, software_frames
 

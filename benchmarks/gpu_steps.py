@@ -21,9 +21,8 @@ from appliance.base.errors import MissingDependency, VedetteError
 from appliance.detect import detector, model_files
 from appliance.detect.accelerators import accelerators
 from appliance.detect.cuda_runtime import DRIVER_CURE, CudaRuntime
-from appliance.detect.letterbox import Letterbox
+from appliance.detect.letterbox import Letterbox, Nv12Kernel, PixelRange, kernel_values
 from appliance.detect.network_detector import NetworkDetector
-from appliance.detect.nv12_letterbox import Nv12Kernel, PixelRange, kernel_values
 from appliance.detect.tensorrt_engine import load_tensorrt
 from appliance.detect.tensorrt_runtime import TensorrtRuntime
 from appliance.inference.camera_queue import CameraQueue

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from appliance.base.errors import MissingDependency, ModelError
 from appliance.detect.detector import ObjectDetector
-from appliance.detect.nv12_letterbox import GpuFrame, GpuFrameRuntime
+from appliance.detect.letterbox import GpuFrame, GpuFrameRuntime
 from appliance.media.frames import FrameConverter, device_format, quarter_turns, upright_size
 from appliance.motion import region_mosaic
 from appliance.motion.region_mosaic import Mosaic, contained_share

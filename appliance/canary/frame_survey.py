@@ -36,9 +36,9 @@ from appliance.canary.paired_frames import (
     rounded_box,
 )
 from appliance.detect import detector as detectors
-from appliance.ingest.clip_reader import ClipReader
 from appliance.media.decoder import DecodedFrame, Decoder
 from appliance.media.frames import upright_bgr
+from appliance.replay.footage import ClipReader
 
 SCORE_MIN = 0.1  # what is weaker says nothing
 FRAMES_MAX = 20_000  # 3 hours of 2 frames a second; the answers are some 10 MB

@@ -20,7 +20,7 @@ from appliance.broker.nats_connection import LinkState
 from appliance.config import LoadSheddingConfig
 from appliance.core.ingest_supervisor import IngestSupervisor
 from appliance.dashboard.deps import SystemHealth
-from appliance.detect.hailo_bindings import python_with_bindings, start_helper
+from appliance.detect.accelerators import python_with_bindings, start_helper
 from appliance.health.load_shedding import NOTHING_SHED, LoadShedder, LoadShedding
 from appliance.recheck.recheck_policy import ApplianceStatus, CloudStatus
 from appliance.rules.arming import Arming

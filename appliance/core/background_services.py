@@ -42,10 +42,9 @@ from appliance.evidence.privacy import PrivacyEgressPolicy, PrivacyRules, Sharea
 from appliance.health.drift import READ_EVERY_S, DriftMonitor
 from appliance.media.recording_reader import SandboxedReader
 from appliance.notify.delivery import LoopSignal, NotifierDeps
-from appliance.notify.health_notices import SystemStatus
-from appliance.notify.message import MessageBuilder
+from appliance.notify.message import MessageBuilder, SnoozeLinks
+from appliance.notify.notice_policy import SystemStatus
 from appliance.notify.push_means import PushMeans, VapidKey
-from appliance.notify.snooze_links import SnoozeLinks
 from appliance.recheck.recheck_policy import NO_CLOUD, busy_text, cloud_away
 from appliance.recheck.service import ImageDetector, RecheckService, StatusSources
 from appliance.router.router_maintenance import SystemLoadMonitor

@@ -13,8 +13,8 @@ from fastapi import Depends
 from appliance.dashboard.schemas import API, AlertItem, ApiModel
 from appliance.health.drift import FALL, HOURS, DriftReport, DriftScope, Fall
 from appliance.router.calibration import error_bound, recall_low
-from appliance.store.agreement import AnsweredAlert
 from appliance.store.alerts import AlertStore
+from appliance.store.verdict_stats import AnsweredAlert
 from appliance.web.routes import RouteList, provided
 
 GROUPS_MAX = 64  # of each kind, those with most answers

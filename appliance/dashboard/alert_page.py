@@ -10,7 +10,7 @@ from fastapi import Depends
 from starlette.responses import HTMLResponse
 
 from appliance.config import AlertsConfig
-from appliance.dashboard import keep_api
+from appliance.dashboard import scenarios_api
 from appliance.dashboard.access_rights import may
 from appliance.dashboard.alert_reader import AlertReader, AlertsPart
 from appliance.dashboard.deps import CoreProbes, DatabasePart, PagePart
@@ -270,6 +270,6 @@ def alert_page(
     learnt = []
     if detail.alert.review == "false_alarm" and settings.is_editable and may("GET", "/cameras/{name}/edit"):
         learnt = [each for each in alarms.proposals(detail.alert.camera) if alert_id in each.alarms]
-    keep = keep_api.panel(exporter, detail)
+    keep = scenarios_api.panel(exporter, detail)
     missed = missed_people(db, detail.alert.camera)
     return page("alert.html", keep=keep, proposals=learnt, missed=missed, **view.values(detail, db.clock.now()))

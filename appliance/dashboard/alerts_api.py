@@ -38,7 +38,7 @@ from appliance.dashboard.schemas import (
 )
 from appliance.store.alert_rows import EvidenceKind
 from appliance.store.alerts import AlertStore
-from appliance.store.review_writes import ReviewStore
+from appliance.store.reviews import ReviewStore
 from appliance.web.problems import Problem
 from appliance.web.routes import RouteList, provided
 from appliance.web.visitor import visitor

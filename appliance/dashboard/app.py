@@ -17,7 +17,6 @@ from appliance.base import analyze_protocol
 from appliance.base.clock import Clock
 from appliance.config import DashboardConfig, DashboardSections
 from appliance.dashboard import (
-    access_log_api,
     account_api,
     agreement_api,
     alert_page,
@@ -26,18 +25,13 @@ from appliance.dashboard import (
     analyze_api,
     arming_api,
     backup_api,
-    camera_finder_api,
-    camera_probe_api,
-    camera_setup_api,
     cameras_api,
     cameras_page,
     cascade_api,
-    erasures_api,
     exports_api,
     false_alarms_api,
     headroom_api,
     health_api,
-    keep_api,
     live_api,
     metrics_api,
     models_api,
@@ -53,7 +47,7 @@ from appliance.dashboard import (
     settings_api,
     settings_page,
     setup_api,
-    snooze_api,
+    setup_probe_api,
     storage_api,
     stream_api,
     system_api,
@@ -80,18 +74,19 @@ if TYPE_CHECKING:
     from appliance.web.tls import ServerCertificate  # cryptography: 9 MB, only where it speaks HTTPS
 
 APIS = (
-    access_log_api, account_api, agreement_api, alerts_api, analyze_api, arming_api, backup_api, camera_finder_api,
-    camera_probe_api, camera_setup_api, cameras_api, cascade_api, erasures_api, stream_api, exports_api,
-    false_alarms_api, headroom_api, health_api, keep_api, live_api, metrics_api, models_api, notify_api, push_api,
-    proofs_api, ptz_api, recordings_api, savings_api, savings_history_api, scenarios_api, session_api, settings_api,
-    setup_api, snooze_api, storage_api, system_api, timeline_api, trials_api, users_api, why_api,
+    account_api, agreement_api, alerts_api, analyze_api, arming_api, backup_api, cameras_api, cascade_api,
+    exports_api, false_alarms_api, headroom_api, health_api, live_api, metrics_api, models_api, notify_api,
+    proofs_api, ptz_api, push_api, recordings_api, savings_api, savings_history_api, scenarios_api, session_api,
+    settings_api, setup_api, setup_probe_api, storage_api, stream_api, system_api, timeline_api, trials_api,
+    users_api, why_api,
 )  # fmt: skip
 PAGES = (
     alert_page, alerts_page, cameras_page, savings_page, settings_page, system_page, users_page, why_page,
 )  # fmt: skip
 ROUTES = (
     *(each.router for each in (*APIS, *PAGES)),
-    recordings_api.alert_router, exports_api.shared_router, push_api.app_router,
+    recordings_api.alert_router, exports_api.shared_router, notify_api.snooze_router, push_api.app_router,
+    setup_api.first_user_router, storage_api.erasure_router,
 )  # fmt: skip
 
 # Of the application, too: a route that somebody adds to it is for admins only.

@@ -20,17 +20,14 @@ from appliance.dashboard.alert_reader import AlertCountCache, AlertReader
 from appliance.dashboard.alerts_api import AlertReviewer
 from appliance.dashboard.analyze_api import AnalyzeCallers, AnalyzeSettings, ImageAnalyzer
 from appliance.dashboard.backup_api import SiteBackups
-from appliance.dashboard.camera_finder_api import CameraFinder
-from appliance.dashboard.camera_probe_api import CameraProber
 from appliance.dashboard.cameras_api import CameraReader
 from appliance.dashboard.cascade_api import CascadeReader
 from appliance.dashboard.deps import CoreProbes, MediaReaders, StorageRoot, StoredSite
-from appliance.dashboard.event_stream import StreamHub
 from appliance.dashboard.exports import ClipExporter
 from appliance.dashboard.false_alarms_api import FalseAlarmReader
 from appliance.dashboard.headroom_api import HeadroomReader
 from appliance.dashboard.health_api import HealthReader
-from appliance.dashboard.live_feed import LiveHub
+from appliance.dashboard.live_api import LiveHub
 from appliance.dashboard.metrics_api import ApplianceCollector
 from appliance.dashboard.models_api import ModelPuller, ModelReader
 from appliance.dashboard.notify_api import NotifyContext
@@ -42,8 +39,9 @@ from appliance.dashboard.renditions import Renditions
 from appliance.dashboard.savings_api import COST_DAYS, CostReader, SavingsReader, first_day_t
 from appliance.dashboard.savings_history_api import HistoryReader
 from appliance.dashboard.settings_api import RuleTrials, SettingsPart
+from appliance.dashboard.setup_probe_api import CameraFinder, CameraProber
 from appliance.dashboard.snapshots import SnapshotCache, cut_snapshot
-from appliance.dashboard.stream_api import changes_of
+from appliance.dashboard.stream_api import StreamHub, changes_of
 from appliance.dashboard.system_api import SystemReader
 from appliance.dashboard.timeline_api import TimelineReader
 from appliance.dashboard.trial_store import TrialStore
@@ -62,7 +60,7 @@ from appliance.store.cameras import CameraStore
 from appliance.store.health_events import HealthEventStore
 from appliance.store.notices import NoticeStore
 from appliance.store.quotas import StorageLimits
-from appliance.store.review_writes import ReviewStore
+from appliance.store.reviews import ReviewStore
 from appliance.store.segments import SegmentStore
 from appliance.store.storage_report import StorageReportCache
 from appliance.store.timeline import TimelineStore

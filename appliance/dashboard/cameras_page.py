@@ -15,20 +15,19 @@ from appliance.dashboard.access_rights import may
 from appliance.dashboard.alert_reader import AlertFilter, AlertFilterQuery, AlertReader, AlertsPart
 from appliance.dashboard.arming_api import PAUSE_LENGTHS, ArmingPart, ArmingReport
 from appliance.dashboard.camera_address import VENDORS
-from appliance.dashboard.camera_finder_api import AskCamera, Finder
-from appliance.dashboard.camera_probe_api import Prober, TryCamera, stored_streams, tried
 from appliance.dashboard.cameras_api import Cameras
 from appliance.dashboard.deps import DatabasePart, Rev
 from appliance.dashboard.exports_api import missed_people
 from appliance.dashboard.false_alarms_api import FalseAlarms
 from appliance.dashboard.headroom_api import Headroom
 from appliance.dashboard.health_api import HealthPart
-from appliance.dashboard.live_feed import LiveHub
+from appliance.dashboard.live_api import LiveHub
 from appliance.dashboard.models_api import Models
 from appliance.dashboard.recordings_api import RenditionsPart
 from appliance.dashboard.schemas import API
 from appliance.dashboard.settings_api import Settings, editable_settings, installed_networks
 from appliance.dashboard.settings_forms import fields_of, forms, zone_fields
+from appliance.dashboard.setup_probe_api import AskCamera, Finder, Prober, TryCamera, stored_streams, tried
 from appliance.dashboard.trials_api import TrialId, Trials, page_of
 from appliance.types import HEALTH_TITLES, Review
 from appliance.web.auth import TemplatesPart

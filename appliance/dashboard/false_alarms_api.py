@@ -18,7 +18,7 @@ from fastapi import Depends
 from appliance.config import CameraConfig, LineRule
 from appliance.dashboard.schemas import API, ApiModel
 from appliance.store.database import Database
-from appliance.store.review_writes import ReviewedBox, reviewed_boxes
+from appliance.store.reviews import ReviewedBox, reviewed_boxes
 from appliance.types import Box
 from appliance.web.routes import RouteList, provided
 

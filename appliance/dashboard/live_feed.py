@@ -1,35 +1,32 @@
 """Live video for the dashboard: reads the segment that is being written as it grows, once for all viewers of a camera.
 
-The ingest process writes the recording and knows of no viewer. `LiveFeed` reads one camera into a ring of fragments and
-boxes. `LiveViewer` has a position in each ring and makes the messages for one connection. A viewer that falls behind
-goes on at the newest key frame, so a slow or hostile one costs only what waits in its socket. `LiveHub` owns the feeds.
+The ingest process writes the recording and knows of no viewer. `LiveFiles` finds the file that is being written: of the
+recording, of the detect stream, or of a substitute. `LiveFeed` reads one camera into a ring of fragments and boxes.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import logging
-import struct
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime, timezone
 from pathlib import Path
+from typing import Protocol
 
 from appliance.base.clock import Clock
 from appliance.base.errors import EvidenceError, StoreError
+from appliance.base.local_files import live_memory
 from appliance.base.telemetry import LogThrottle
-from appliance.dashboard.event_stream import StillMay, StreamViewer, TooManyViewers, within
-from appliance.dashboard.live_conversion import LINGER_S, Conversions, LiveConversion
-from appliance.dashboard.live_files import RECORDING, LiveChoice, LiveFile, LiveFiles
-from appliance.media.fragmented_mp4 import Fragment, FragmentReader, InitSegment
+from appliance.dashboard.renditions import LINGER_S, Conversions, LiveConversion
+from appliance.media.fragmented_mp4 import Fragment, FragmentReader
 from appliance.store.boxes import BoxStore
 from appliance.store.paths import SEGMENTS, SUBSTREAMS, inside
 from appliance.store.segments import SegmentStore
 from appliance.types import Box, FrameBoxes
 from appliance.web.texts import tell
-from appliance.web.visitor import VisitorSlots
 
 logger = logging.getLogger(__name__)
 
@@ -39,27 +36,14 @@ BOXES_BACK_S = 4.0  # of those who join, and of those who write late
 BOXES_BEFORE_S = 1.0  # before the first picture: live_buffer.js shows a box so long after its frame (STALE_S)
 RING_BYTES_MAX = 32 * 1024 * 1024  # of a camera: 20 s of 12 Mbit/s
 PIECES_MAX = 1024  # fragments kept of a camera: 8 minutes of 0.5 s
-TURN_BYTES_MAX = 512 * 1024  # of a camera, before the next camera's turn and the next check of the viewer's rights
-LAG_S_MAX = 4.0  # a viewer that is further behind goes on at the newest key frame
-VIEWERS_MAX = 32  # each may have a turn of each of its cameras waiting in its socket, 0.5 MB a camera
-VIEWERS_EACH_MAX = 8  # of one account or address
-_FULL, _OWN = "too many watch live; close some pages", "you watch live on too many pages; close some"
-PING_S = 5.0  # a page without video knows that the appliance lives
 ACTIVE_S = 10.0  # a camera stays live so long after the last movement
 MOVED_MIN = 0.02  # of the frame's size; parked cars tremble by less
 TRACKS_MAX = 500  # remembered of a camera; detect.output_head.DETECTIONS_MAX is 300 a frame
-_MESSAGE = struct.Struct(">cBI")
+RECORDED_S_MAX = 4.0  # a camera that is recorded reports each second, and a segment begins within a second or two
+STALE_S = 20.0  # what was recorded last is no live picture any more
 
 
 NewestBoxes = Callable[[str], Sequence[FrameBoxes]]
-
-
-def message(kind: bytes, index: int, content: bytes = b"") -> bytes:
-    """Return one message of the stream: kind, camera, length of the content (32 bits, network order), content.
-
-    index: the number of the camera among those requested. See docs/http-api.md.
-    """
-    return _MESSAGE.pack(kind, index, len(content)) + content
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +123,91 @@ class PieceRing:
             self._keys.popleft()
 
 
+@dataclass(frozen=True, slots=True)
+class LiveFile:
+    """A segment: its path under the storage folder, camera time of its first frame, and its codec for people.
+
+    instead_of: the codec of the recording, in place of which this is taken.
+    """
+
+    path: str
+    t_start: float
+    codec: str = ""
+    root: Path | None = None  # where it lies, if not in the storage folder
+    instead_of: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveChoice:
+    """The stream that is wanted of a camera.
+
+    Attributes:
+        substream: the detect stream, where it has one of its own.
+        h264: nothing else is played: where the camera sends something else, its detect stream, or a small copy.
+    """
+
+    substream: bool = False
+    h264: bool = False
+
+
+RECORDING = LiveChoice()
+
+
+class LiveFiles:
+    """Finds the files of a camera that are being written. Called in threads; holds no state."""
+
+    def __init__(self, camera: str, segments: SegmentStore, root: Path, clock: Clock, choice: LiveChoice) -> None:
+        self._camera = camera
+        self._segments = segments
+        self._root = root
+        self._clock = clock
+        self._choice = choice
+
+    def newest(self) -> LiveFile | None:
+        """Return the one that is being written; None if there is none. Raise StoreError."""
+        if self._choice.substream and (found := self._of_substream()) is not None:
+            return found
+        found = self._recorded()
+        if not self._choice.h264 or found is None or found.codec == "h264":
+            return found
+        second = self._of_substream()  # smaller, should it have to be converted, too
+        return found if second is None else replace(second, instead_of=found.codec)
+
+    def _recorded(self) -> LiveFile | None:
+        row = self._segments.latest(self._camera)
+        if row is not None and self._clock.now() - row.t_end < RECORDED_S_MAX:
+            return LiveFile(row.path, row.t_start, row.codec)
+        standby = self._in_memory()  # the disk takes nothing: the camera is seen all the same
+        if standby is not None or row is None or self._clock.now() - row.t_end > STALE_S:
+            return standby
+        return LiveFile(row.path, row.t_start, row.codec)
+
+    def _in_memory(self) -> LiveFile | None:
+        memory = live_memory(self._root)
+        return None if memory is None else self._of_substream(memory)
+
+    def _of_substream(self, root: Path | None = None) -> LiveFile | None:
+        folder = (root or self._root) / SUBSTREAMS / self._camera
+        try:
+            newest = max(folder.iterdir())  # they are named by the time at which they begin
+            if self._clock.now() - newest.stat().st_mtime > STALE_S:
+                return None
+            begin = datetime.strptime(newest.name.partition("Z")[0], "%Y%m%dT%H%M%S.%f").replace(tzinfo=timezone.utc)
+        except (OSError, ValueError):
+            return None
+        path = f"{SUBSTREAMS}/{self._camera}/{newest.name}"
+        return LiveFile(path, begin.timestamp(), "such", root or self._root)
+
+
+class FeedViewer(Protocol):
+    """A viewer of some feeds. wake: set when one of them has something new."""
+
+    wake: asyncio.Event
+
+    def wants_video(self, feed: LiveFeed) -> bool:
+        """Return whether it takes this camera's video now."""
+
+
 class LiveFeed:
     """One camera's live video, of its recording or its detect stream, read by one task while somebody watches.
 
@@ -163,7 +232,7 @@ class LiveFeed:
         self.newest_t = float("-inf")  # of the newest fragment
         self.active = False
         self.problem = ""  # why there is no video, in words; '': there is
-        self.viewers: set[LiveViewer] = set()
+        self.viewers: set[FeedViewer] = set()
         self.ended = False
         self._boxes = boxes
         self._newest_boxes = newest_boxes
@@ -290,188 +359,3 @@ class LiveFeed:
     def _wake(self) -> None:
         for viewer in self.viewers:
             viewer.wake.set()
-
-
-@dataclass(slots=True)
-class _Position:
-    """How far a viewer has come with one camera. playing: it got the key frame that the next fragment builds on."""
-
-    feed: LiveFeed
-    at: int
-    playing: bool = False
-    init: InitSegment | None = None
-    note: dict[str, object] | None = None
-
-
-class LiveViewer:
-    """A viewer of some cameras over one connection.
-
-    State: a position in each feed, and how many fragments were `skipped`. Owner: the event loop.
-    """
-
-    def __init__(self, feeds: Sequence[LiveFeed], *, only_active: bool, still: StillMay, hub: LiveHub) -> None:
-        self.wake = asyncio.Event()
-        self._positions = [_Position(feed, feed.ring.end) for feed in feeds]
-        self._only_active = only_active
-        self._still = still
-        self._hub = hub
-
-    def wants_video(self, feed: LiveFeed) -> bool:
-        return feed.active or not self._only_active
-
-    async def messages(self) -> AsyncIterator[bytes]:
-        """Yield messages until the visitor loses the right to watch, or the dashboard ends."""
-        yield message(b"p", 0)
-        while not self._hub.closed and (who := self._still()) is not None:
-            self.wake.clear()
-            parts: list[bytes] = []
-            for index, position in enumerate(self._positions):
-                if who.sees(position.feed.camera):
-                    parts += self._next(index, position)
-            if parts:
-                data = b"".join(parts)
-                self._hub.bytes_sent += len(data)
-                yield data
-            elif not await within(self.wake, PING_S):
-                yield message(b"p", 0)
-
-    def _next(self, index: int, position: _Position) -> list[bytes]:
-        """Return the next messages of one camera for this viewer, about `TURN_BYTES_MAX` in all."""
-        feed, parts, size = position.feed, [], 0
-        if (note := feed.note) != position.note:
-            position.note = note
-            parts.append(message(b"n", index, json.dumps(note).encode()))
-        wants = self.wants_video(feed)
-        self._catch_up(position, wants)
-        while position.at < feed.ring.end and size < TURN_BYTES_MAX:
-            piece = feed.ring[position.at]
-            position.at += 1
-            if piece.fragment is None:
-                parts.append(message(b"b", index, piece.boxes))
-            elif wants and position.playing:
-                if piece.fragment.init is not position.init:
-                    position.init = piece.fragment.init
-                    parts.append(message(b"c", index, position.init.media_type.encode()))
-                    parts.append(message(b"v", index, position.init.data))
-                parts.append(message(b"v", index, piece.fragment.data))
-            size += piece.bytes
-        return parts
-
-    def _catch_up(self, position: _Position, wants: bool) -> None:
-        """Move a viewer that begins, or is too late, to the newest key frame; count the fragments that it misses."""
-        feed, key = position.feed, position.feed.ring.newest_key
-        if not wants:
-            position.playing = False
-        elif position.playing and self._is_late(position):
-            self._hub.skipped += (key if key is not None else feed.ring.end) - position.at
-            position.playing = False
-        if not position.playing and wants and key is not None:
-            position.at, position.playing = key, True
-        position.at = max(position.at, feed.ring.first)
-
-    @staticmethod
-    def _is_late(position: _Position) -> bool:
-        feed, key = position.feed, position.feed.ring.newest_key
-        if position.at < feed.ring.first:
-            return True
-        if key is None or key <= position.at:
-            return False
-        fragment = feed.ring[position.at].fragment
-        return fragment is not None and feed.newest_t - fragment.t > LAG_S_MAX
-
-
-class LiveHub:
-    """The feeds that are watched now.
-
-    It counts viewers, bytes, conversions and what late viewers were not sent. `newest_boxes` knows of frames that are
-    not in the store yet.
-
-    Invariant: at most `VIEWERS_MAX` viewers, one feed a camera and stream, one open file a feed. Owner: the event loop.
-    """
-
-    def __init__(self, segments: SegmentStore, boxes: BoxStore, root: Path, clock: Clock) -> None:
-        self.bytes_sent = self.skipped = 0
-        self._slots = VisitorSlots(VIEWERS_MAX, VIEWERS_EACH_MAX, TooManyViewers, _FULL, _OWN)
-        self.closed = False
-        self.newest_boxes: NewestBoxes = lambda camera: ()
-        self.conversions = Conversions(clock)
-        self._new_feed: Callable[[str, LiveChoice], LiveFeed] = lambda camera, choice: LiveFeed(
-            camera, segments, boxes, self.newest_boxes, root, choice, self.conversions
-        )
-        self._files_of: Callable[[str], LiveFiles] = lambda camera: LiveFiles(
-            camera, segments, root, clock, LiveChoice(h264=True)
-        )
-        self._feeds: dict[tuple[str, LiveChoice], tuple[LiveFeed, asyncio.Task[None]]] = {}
-
-    @property
-    def viewers(self) -> int:
-        return self._slots.taken
-
-    def join(
-        self,
-        cameras: Sequence[str],
-        still: StillMay,
-        *,
-        only_active: bool = False,
-        choice: LiveChoice = RECORDING,
-    ) -> StreamViewer:
-        """Return a viewer of these cameras; call its `leave`. Raise TooManyViewers.
-
-        still: see `StreamHub.join`. only_active: video of each camera only while something moves before it.
-        """
-        if self.closed:
-            raise TooManyViewers(_FULL)
-        give_back = self._slots.take()
-        feeds = [self._feed(camera, choice) for camera in cameras]
-        viewer = LiveViewer(feeds, only_active=only_active, still=still, hub=self)
-        for feed in feeds:
-            feed.viewers.add(viewer)
-        return StreamViewer(viewer.messages(), lambda: self._left(viewer, feeds, give_back))
-
-    def expect(self, *cameras: str) -> None:
-        """Prepare for a page of these cameras, in its thread: where one may be converted, start a child now."""
-        if self.closed:
-            return
-        with contextlib.suppress(StoreError):
-            if any(self._may_be_converted(camera) for camera in cameras):
-                self.conversions.expect()
-
-    def _may_be_converted(self, camera: str) -> bool:
-        newest = self._files_of(camera).newest()
-        return newest is not None and newest.codec != "h264" and not newest.instead_of
-
-    def close(self) -> None:
-        """End all streams. Called in the event loop's thread."""
-        self.closed = True
-        for feed, _ in self._feeds.values():
-            for viewer in feed.viewers:
-                viewer.wake.set()
-
-    async def finish(self) -> None:
-        """Wait until no file is read any more."""
-        self.close()
-        for feed, _ in self._feeds.values():
-            feed.viewers.clear()
-        self.conversions.close()
-        await asyncio.gather(*(task for _, task in self._feeds.values()), return_exceptions=True)
-
-    def _feed(self, camera: str, choice: LiveChoice) -> LiveFeed:
-        key = (camera, choice)
-        feed, _ = self._feeds.get(key, (None, None))
-        if feed is None or feed.ended:
-            feed = self._new_feed(camera, choice)
-            self._feeds[key] = feed, asyncio.get_running_loop().create_task(self._run(key, feed))
-        return feed
-
-    async def _run(self, key: tuple[str, LiveChoice], feed: LiveFeed) -> None:
-        try:
-            await feed.run()
-        finally:
-            if self._feeds.get(key, (None,))[0] is feed:
-                del self._feeds[key]
-
-    @staticmethod
-    def _left(viewer: LiveViewer, feeds: Sequence[LiveFeed], give_back: Callable[[], None]) -> None:
-        give_back()
-        for feed in feeds:
-            feed.viewers.discard(viewer)

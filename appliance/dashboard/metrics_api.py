@@ -16,12 +16,12 @@ from starlette.responses import PlainTextResponse
 from appliance.base.stage_latencies import StageLatencies
 from appliance.dashboard.alert_reader import AlertCountCache
 from appliance.dashboard.deps import CoreProbes
-from appliance.dashboard.event_stream import StreamHub
-from appliance.dashboard.live_feed import LiveHub
+from appliance.dashboard.live_api import LiveHub
 from appliance.dashboard.recording_jobs import RecordingJobs
 from appliance.dashboard.recordings import FrameCache, RecordingCuts
 from appliance.dashboard.renditions import Renditions
 from appliance.dashboard.snapshots import SnapshotCache
+from appliance.dashboard.stream_api import StreamHub
 from appliance.savings.ledger import EnergyAccount
 from appliance.store.cameras import CameraStore
 from appliance.store.database import Database

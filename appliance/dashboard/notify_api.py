@@ -1,4 +1,7 @@
-"""`/api/v1/notify`: who is notified and how, tried and changed."""
+"""`/api/v1/notify`: who is notified and how, tried and changed; `/snooze/{token}`: the links in messages.
+
+Nobody signs in for such a link, which is for one use.
+"""
 
 from __future__ import annotations
 
@@ -9,23 +12,26 @@ from typing import Annotated, Any, Literal
 from fastapi import Depends, Request
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
-from appliance.base.errors import UsageError
+from appliance.base.errors import PreconditionError, UsageError
 from appliance.config import DashboardSections, PushTarget, Target
+from appliance.dashboard.arming_api import ArmingPart
 from appliance.dashboard.deps import CoreProbes
 from appliance.dashboard.schemas import API, ApiModel
 from appliance.dashboard.settings_api import Settings, settings_problems, user_of
-from appliance.notify.message import SendResult
+from appliance.notify.message import SendResult, SnoozeLinks, SnoozeOffer
 from appliance.notify.push_means import PushMeans
-from appliance.notify.snooze_links import SnoozeLinks
 from appliance.settings.yaml_edit import REMOVED, SiteChange
 from appliance.store.audit import AuditRow, AuditStore
 from appliance.store.database import Database
 from appliance.store.meter import Meter, Metric, MetricName
+from appliance.store.users import AccessLog
 from appliance.types import HEALTH_TITLES, SEVERITIES, HealthKind, Severity
-from appliance.web.problems import Problem
+from appliance.web.auth import address_of
+from appliance.web.problems import Problem, refused_as
 from appliance.web.routes import RouteList, provided
 
 router = RouteList(prefix=API, tags=["notifications"])
+snooze_router = RouteList(include_in_schema=False)
 
 NAME_PATTERN = r"^[a-z0-9][a-z0-9_-]{0,31}$"
 # The keys of a target's section that hold a secret, by kind; all of it goes to the secrets file.
@@ -37,6 +43,7 @@ SECRET_KEYS: dict[str, tuple[str, ...]] = {
 }
 Hours = Annotated[str, Field(pattern=r"^(([01]\d|2[0-3]):[0-5]\d-(([01]\d|2[0-3]):[0-5]\d|24:00))?$")]
 Secret = Annotated[SecretStr, Field(max_length=2000)]
+_STATUS_FIELDS = ("failing_since", "error", "waiting", "told", "quiet", "failures")
 
 
 class NotifyContext:
@@ -112,7 +119,6 @@ class TargetItem(ApiModel):
     failures: int = 0
 
 
-_STATUS_FIELDS = ("failing_since", "error", "waiting", "told", "quiet", "failures")
 _NO_STATUS = {each: TargetItem.model_fields[each].default for each in _STATUS_FIELDS}
 
 
@@ -254,3 +260,45 @@ def _section(name: str, wanted: SaveTarget, *, new: bool) -> tuple[dict[str, Any
     if wanted.kind in {"ntfy", "webhook"}:
         section["local"] = wanted.local
     return section, kept
+
+
+class Snooze(BaseModel):
+    """For how long the target is told nothing of the camera; rule_only: of that rule of it."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    minutes: Literal[15, 60]
+    rule_only: bool = False
+
+
+class SnoozeDone(ApiModel):
+    target: str
+    camera: str
+    rule: str
+    until_t: float
+
+
+@snooze_router.post("/snooze/{token}", response_model=SnoozeDone)
+def snooze(request: Request, context: NotifyPart, arming: ArmingPart, token: str, wanted: Snooze) -> SnoozeDone:
+    """Use the link, once: its target is told nothing of its camera for a while. Nobody signs in for this act."""
+    offer = offer_of(context, token)
+    rule = offer.rule if wanted.rule_only else ""
+    until = arming.now + wanted.minutes * 60
+    if offer.target not in context.targets:
+        raise Problem(410, "The target of this link is no more.")
+    if not context.links.use(offer):
+        raise Problem(410, "This link was used already.")
+    try:
+        arming.pauses.snooze(offer.target, offer.camera, rule, until, f"the link to {offer.target}")
+    except PreconditionError as error:
+        raise Problem(410, str(error)) from None
+    AccessLog(context.db).write(
+        f"link to {offer.target}", address_of(request.scope), "snoozed",
+        f"{offer.camera}{f', rule {rule}' if rule else ''} for {wanted.minutes} min",
+    )  # fmt: skip
+    return SnoozeDone(target=offer.target, camera=offer.camera, rule=rule, until_t=until)
+
+
+def offer_of(context: NotifyContext, token: str) -> SnoozeOffer:
+    with refused_as({PreconditionError: 404}):
+        return context.links.read(token, context.db.clock.now())

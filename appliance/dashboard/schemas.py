@@ -13,8 +13,7 @@ from appliance.store.alert_rows import AlertRow, EvidenceRow, EvidenceState, Fir
 from appliance.store.alerts import AlertDetail
 from appliance.store.decisions import DecisionRow
 from appliance.store.escalations import Delivery, EscalationRow, StepEvidence, StepRow
-from appliance.store.rechecks import RecheckState
-from appliance.store.review_writes import ChangeKind
+from appliance.store.reviews import ChangeKind, RecheckState
 from appliance.types import (
     CONFIRMING_KINDS,
     Box,

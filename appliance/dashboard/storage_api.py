@@ -1,17 +1,38 @@
-"""`/api/v1/storage`: what the recording takes by camera and class, how long that lasts, what was deleted and why."""
+"""`/api/v1/storage`: what recording takes and how long it lasts; `/api/v1/erasures`: spans that a person erases.
+
+The storage is told by camera and class, with what was deleted and why. `/api/v1/cameras/{name}/erase` erases a span of
+a camera and answers with a receipt.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import logging
+from dataclasses import replace
 from typing import Annotated
 
-from fastapi import Depends
+from fastapi import Depends, Request
+from pydantic import Field
 
-from appliance.dashboard.schemas import API, ApiModel
+from appliance.base.clock import iso_utc
+from appliance.base.errors import EvidenceError, PreconditionError
+from appliance.dashboard.backup_api import SiteBackups
+from appliance.dashboard.cameras_api import Cameras
+from appliance.dashboard.deps import DatabasePart, StorageRoot
+from appliance.dashboard.exports_api import Moment
+from appliance.dashboard.recordings_api import Cuts, Frames, RenditionsPart
+from appliance.dashboard.schemas import API, ApiModel, RequestModel
+from appliance.keep.scenario_exporter import ScenarioExporter
 from appliance.store.deletions import DeletionReason, StorageClass
+from appliance.store.erasure import ErasureReceipt, SpanEraser, UnreachedKind
 from appliance.store.quotas import RecordMode
 from appliance.store.storage_report import CameraStorage, ForecastKind, SiteStorage, StorageReportCache
+from appliance.web.problems import Problem
 from appliance.web.routes import RouteList, provided
 from appliance.web.templating import span
+from appliance.web.visitor import visitor
+
+logger = logging.getLogger(__name__)
 
 DAY_S = 86400.0  # seconds
 DAYS_MAX = 3650.0  # ten years: further off a forecast says nothing
@@ -20,16 +41,6 @@ CLASS_TEXTS: dict[StorageClass, str] = {
     "pre_roll": "Pre-roll rings",
     "alert": "Held for open alerts",
     "evidence": "Evidence of alerts",
-}
-REASON_TEXTS: dict[DeletionReason, str] = {
-    "age": "its time was up",
-    "camera_quota": "the camera's quota was full",
-    "quota": "the quota of its class was full",
-    "size": "storage.size_max_gb was reached",
-    "disk": "the disk was nearly full",
-    "ring": "the ring went round",
-    "done": "the alert was finished",
-    "person": "a person deleted the alert",
 }
 MODE_TEXTS: dict[RecordMode, str] = {"continuous": "Continuous", "pre_roll": "Pre-roll only", "off": "Off"}
 _LIMIT_TEXTS = {
@@ -40,6 +51,7 @@ _LIMIT_TEXTS = {
 }
 
 router = RouteList(prefix=f"{API}/storage", tags=["storage"])
+erasure_router = RouteList(prefix=API, tags=["erasures"])
 
 
 class ForecastItem(ApiModel):
@@ -204,3 +216,119 @@ def lasts(each: CameraStorageItem) -> str:
 
 def _a_day(rate: float | None) -> float | None:
     return None if rate is None else rate * DAY_S
+
+
+class EraseSpan(RequestModel):
+    """begin, end: UTC seconds. typed: the camera's name, typed by whoever wants it erased."""
+
+    begin: Moment
+    end: Moment
+    typed: Annotated[str, Field(max_length=200)]
+
+
+class UnreachedItem(ApiModel):
+    """Something that an erasure could not reach. t: when it left, UTC seconds."""
+
+    kind: UnreachedKind
+    what: str
+    t: float
+
+
+class ErasureItem(ApiModel):
+    """The receipt of an erasure: what went, and what could not be reached. frames: examined ones, with their boxes."""
+
+    id: int
+    t: float
+    who: str
+    camera: str
+    t_start: float
+    t_end: float
+    segments: int
+    segment_bytes: int
+    alerts: tuple[str, ...]
+    evidence_files: int
+    frames: int
+    exports: int
+    scenarios: tuple[str, ...]
+    unreached: tuple[UnreachedItem, ...]
+
+
+class Eraser:
+    """Erases what the appliance keeps of a span: rows, files, kept scenarios, and copies made to look at."""
+
+    def __init__(
+        self,
+        db: DatabasePart,
+        root: Annotated[StorageRoot, Depends(provided(StorageRoot))],
+        backups: Annotated[SiteBackups, Depends(provided(SiteBackups))],
+        scenarios: Annotated[ScenarioExporter, Depends(provided(ScenarioExporter))],
+        copies: Annotated[_Copies, Depends()],
+    ) -> None:
+        self.store = SpanEraser(db, root.path)
+        self._backups = backups
+        self._scenarios = scenarios
+        self._copies = copies
+
+    async def erase(self, camera: str, wanted: EraseSpan) -> ErasureReceipt:
+        """Erase a span, and keep the receipt. Raises StoreError."""
+        receipt = await asyncio.to_thread(self._erase, camera, wanted)
+        self._copies.empty()
+        return receipt
+
+    def _erase(self, camera: str, wanted: EraseSpan) -> ErasureReceipt:
+        backups = [(each.name, each.made_t) for each in self._backups.report().backups]
+        found = self.store.erase(camera, wanted.begin, wanted.end, visitor().name, backups)
+        kept = [
+            each.name
+            for each in self._scenarios.store.all()
+            if each.card is not None and each.card.alert in found.alerts
+        ]
+        gone = []
+        for name in kept:
+            try:
+                self._scenarios.store.delete(name)
+                gone.append(name)
+            except (EvidenceError, PreconditionError) as error:
+                logger.warning("the scenario %s of an erased alert stays: %s", name, error)
+        receipt = replace(found, scenarios=tuple(gone))
+        self.store.keep(receipt)
+        return receipt
+
+
+class _Copies:
+    """Pictures in memory and files that were made for somebody who looks."""
+
+    def __init__(self, frames: Frames, cuts: Cuts, renditions: RenditionsPart) -> None:
+        self._parts = (frames, cuts, renditions)
+
+    def empty(self) -> None:
+        for each in self._parts:
+            each.empty()
+
+
+EraserPart = Annotated[Eraser, Depends()]
+
+
+@erasure_router.post("/cameras/{name}/erase")
+async def erase_span(
+    request: Request, cameras: Cameras, eraser: EraserPart, name: str, wanted: EraseSpan
+) -> ErasureItem:
+    """Erase what is kept of a span of a camera: recording, alerts with evidence, boxes, exports, kept scenarios.
+
+    It cannot be taken back. The receipt names what it could not reach: backups, downloads, what was sent to the cloud
+    and its archive, messages, and alerts that still last. 422: the camera's name was not typed.
+    """
+    camera = cameras.configured.get(name)
+    if wanted.typed.strip() not in {name, camera.title if camera else ""} - {""}:
+        raise Problem(422, "Type the camera's name to erase a span of it.")
+    if not wanted.begin < wanted.end:
+        raise Problem(422, "`end` must come after `begin`.")
+    receipt = await eraser.erase(name, wanted)
+    request.state.about = f"{iso_utc(wanted.begin)} to {iso_utc(wanted.end)}, {len(receipt.alerts)} alerts"
+    return ErasureItem.model_validate(receipt)
+
+
+@erasure_router.get("/erasures")
+def list_erasures(eraser: EraserPart) -> list[ErasureItem]:
+    """Return the receipts of what was erased, newest first."""
+    return [ErasureItem.model_validate(each) for each in eraser.store.receipts()]

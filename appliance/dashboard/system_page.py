@@ -6,20 +6,19 @@ from starlette.responses import HTMLResponse
 
 from appliance.backup.sealed_box import PASSPHRASE_LENGTH_MIN
 from appliance.base.telemetry import LOG_LEVELS
-from appliance.dashboard import scenarios_api, storage_api
+from appliance.dashboard import scenarios_api, storage_api, timeline_api
 from appliance.dashboard.agreement_api import AgreementPart
 from appliance.dashboard.backup_api import Backups
 from appliance.dashboard.deps import Rev
 from appliance.dashboard.models_api import REFUSALS, Models
-from appliance.dashboard.notify_api import SECRET_KEYS, NotifyPart, report_of
+from appliance.dashboard.notify_api import SECRET_KEYS, NotifyPart, offer_of, report_of
 from appliance.dashboard.proofs_api import CandidatesPart, ProofItem, ProofPart, ProverPart
 from appliance.dashboard.push_api import browsers_of, may_subscribe
 from appliance.dashboard.scenarios_api import Exporter, Jobs
 from appliance.dashboard.settings_api import Settings
-from appliance.dashboard.snooze_api import offer_of
 from appliance.dashboard.storage_api import StoragePart, StorageReport
 from appliance.dashboard.system_api import DROP_TEXTS, LOG_SHOWN, Level, System
-from appliance.notify.snooze_links import SNOOZE_MINUTES
+from appliance.notify.message import SNOOZE_MINUTES
 from appliance.web.auth import TemplatesPart
 from appliance.web.problems import refused_as
 from appliance.web.routes import RouteList
@@ -58,7 +57,7 @@ def storage_page(rev: Rev, templates: TemplatesPart, cache: StoragePart) -> HTML
         rev=rev,
         storage=found,
         class_texts=storage_api.CLASS_TEXTS,
-        reason_texts=storage_api.REASON_TEXTS,
+        reason_texts=timeline_api.REASON_TEXTS,
         mode_texts=storage_api.MODE_TEXTS,
         days=storage_api.days,
         outlook=storage_api.sentence(found.forecast),

@@ -11,9 +11,9 @@ from fastapi import Depends, Query
 from appliance.base.clock import Clock
 from appliance.config import CameraConfig
 from appliance.dashboard.schemas import API, ApiModel, title_of
-from appliance.dashboard.storage_api import REASON_TEXTS
 from appliance.store.boxes import MINUTE_S
 from appliance.store.cameras import CameraStore
+from appliance.store.deletions import DeletionReason
 from appliance.store.timeline import AlertMark, CameraTimeline, MinuteActivity, TimelineStore
 from appliance.types import HEALTH_TITLES, Decision, HealthKind, Review, Severity
 from appliance.web.problems import Problem
@@ -29,6 +29,16 @@ HoleKind = Literal["interrupted", "deleted", "not_kept", "unknown"]
 From = Annotated[float, Query(alias="from", ge=0, le=T_MAX, allow_inf_nan=False)]
 To = Annotated[float, Query(alias="to", ge=0, le=T_MAX, allow_inf_nan=False)]
 
+REASON_TEXTS: dict[DeletionReason, str] = {
+    "age": "its time was up",
+    "camera_quota": "the camera's quota was full",
+    "quota": "the quota of its class was full",
+    "size": "storage.size_max_gb was reached",
+    "disk": "the disk was nearly full",
+    "ring": "the ring went round",
+    "done": "the alert was finished",
+    "person": "a person deleted the alert",
+}
 router = RouteList(prefix=API, tags=["timeline"])
 
 

@@ -9,13 +9,12 @@ from fastapi import Depends, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from appliance.base.credentials import LENGTH_MIN
-from appliance.dashboard.access_log_api import Filtered
 from appliance.dashboard.account_api import GUESSED_S, me_of, own_sessions
 from appliance.dashboard.cameras_api import Cameras
 from appliance.dashboard.deps import DatabasePart, StorageRoot
 from appliance.dashboard.exports_api import ExporterPart, Log, exports_of, shared_export
 from appliance.dashboard.settings_api import Settings
-from appliance.dashboard.users_api import LOG_SHOWN, sessions_of, tokens_of, users_of
+from appliance.dashboard.users_api import LOG_SHOWN, Filtered, sessions_of, tokens_of, users_of
 from appliance.store.erasure import SpanEraser
 from appliance.store.users import LOG_ROWS_MAX
 from appliance.types.accounts import ROLES

@@ -18,8 +18,7 @@ from appliance.dashboard.recording_jobs import JobRunning, JobState, RecordingJo
 from appliance.dashboard.schemas import API, ApiModel, RequestModel
 from appliance.dashboard.timeline_api import From, TimelineReader, TimelineReport, To
 from appliance.explain.recording_tasks import LEAD_S, SPAN_TASK, SpanTask, without_secrets
-from appliance.explain.rule_outcomes import Stage
-from appliance.explain.span_explanation import SENTENCES, SpanExplanation, explain_stored
+from appliance.explain.span_explanation import SENTENCES, SpanExplanation, Stage, explain_stored
 from appliance.store.boxes import BoxStore
 from appliance.store.cameras import CameraStore
 from appliance.store.database import Database

@@ -21,8 +21,14 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from appliance.config import LatencyMode
-from appliance.decode_policy.decode_session import TUNING, ActivityProbe, DecodeCounts, DecodeSession
-from appliance.decode_policy.gop import LEARNING, GopTracker
+from appliance.decode_policy.decode_session import (
+    LEARNING,
+    TUNING,
+    ActivityProbe,
+    DecodeCounts,
+    DecodeSession,
+    GopTracker,
+)
 from appliance.media.decoder import DecodedFrame, Decoder
 from appliance.media.source import StreamInfo, VideoPacket
 from appliance.types import DecodeState

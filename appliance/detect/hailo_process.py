@@ -20,7 +20,7 @@ from appliance.base.backoff import Backoff
 from appliance.base.child_modules import end_child
 from appliance.base.clock import Clock
 from appliance.base.errors import DetectorError, VedetteError
-from appliance.detect.hailo_bindings import start_helper
+from appliance.detect.accelerators import start_helper
 from appliance.detect.network_runtime import Array
 
 START_S = 30.0  # loading a HEF of 20 MB over PCIe takes a second; a slow card takes longer to import numpy

@@ -16,10 +16,9 @@ from appliance.base.detector_config import HeadName
 from appliance.base.errors import DetectorError, ModelError
 from appliance.bundle.manifest import ScoreLines, sha256_of
 from appliance.detect import class_labels, model_files, yolo_detr_ssd_heads
-from appliance.detect.letterbox import Letterbox
+from appliance.detect.letterbox import GpuFrame, GpuFrameRuntime, Letterbox, PixelRange
 from appliance.detect.network_inputs import InputBuffer, NetworkInputs, network_inputs, shape_step
 from appliance.detect.network_runtime import Array, NetworkRuntime
-from appliance.detect.nv12_letterbox import GpuFrame, GpuFrameRuntime, PixelRange
 from appliance.detect.output_head import ClassPreference, OutputHead, UnknownLayout, filter_and_sort
 from appliance.types import Detections
 

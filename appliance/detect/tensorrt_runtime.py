@@ -18,10 +18,9 @@ from appliance.base.detector_config import Precision
 from appliance.base.errors import DetectorError, ModelError
 from appliance.bundle.manifest import sha256_of
 from appliance.detect.cuda_runtime import CudaBuffer, CudaRuntime
-from appliance.detect.letterbox import Placement
+from appliance.detect.letterbox import GpuFrame, Nv12Kernel, PixelRange, Placement, kernel_values
 from appliance.detect.network_inputs import few_sizes, network_inputs, shape_step
 from appliance.detect.network_runtime import CLOSED, Array
-from appliance.detect.nv12_letterbox import GpuFrame, Nv12Kernel, PixelRange, kernel_values
 from appliance.detect.onnx_header import OnnxHeader, read_header
 from appliance.detect.tensorrt_engine import (
     GPU_BATCH_SIZES,

@@ -20,8 +20,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
-from appliance.store.agreement import DAY_S, AnsweredAlert, answered_alerts
 from appliance.store.database import Database
+from appliance.store.verdict_stats import DAY_S, AnsweredAlert, answered_alerts
 
 DriftScope = Literal["site", "camera", "label", "hours", "scores"]
 """The group of a stream of answers; `hours`: six hours of the day; `scores`: a camera's scores, without any answer."""

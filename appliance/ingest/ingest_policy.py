@@ -22,8 +22,7 @@ from pathlib import Path
 from appliance.base.errors import SourceError, VedetteError
 from appliance.base.local_files import live_memory
 from appliance.config import IngestConfig
-from appliance.detect.accelerators import accelerators
-from appliance.detect.hailo_bindings import python_with_bindings
+from appliance.detect.accelerators import accelerators, python_with_bindings
 from appliance.detect.model_files import model_folders
 from appliance.detect.tensorrt_plan_cache import engine_folder
 from appliance.ingest.file_source import clip_path
@@ -31,7 +30,7 @@ from appliance.ingest.ingest_needs import RESOLVER_FILES, IngestNeeds, camera_po
 from appliance.ingest.substream_ring import FOLDER as SUBSTREAMS
 from appliance.sandbox.confinement import ConfinementPolicy, program_files
 from appliance.store.paths import PREROLL, SEGMENTS
-from appliance.track.parked_vehicle_file import FOLDER as PARKED
+from appliance.track.stationary_objects import PARKED_FOLDER
 
 # CUDA, TensorRT, VA-API, V4L2, DRM, OpenVINO's GPU and NPU, HailoRT, Jetson and Rockchip: not measured. Of /proc the
 # kernel shows no memory, environment or files of a process outside, since Landlock keeps ptrace's rights from it.
@@ -60,7 +59,7 @@ class IngestPolicy:
     def __init__(self, site: IngestConfig) -> None:
         """Make the folders that are recorded into, as far as the disk lets it."""
         root = Path(site.storage.dir).absolute()
-        written = [root / name for name in (SEGMENTS, SUBSTREAMS, PARKED)]
+        written = [root / name for name in (SEGMENTS, SUBSTREAMS, PARKED_FOLDER)]
         if any(camera.record == "pre_roll" for camera in site.cameras.values()):
             written.append(root / PREROLL)
         for folder in written:

@@ -1,6 +1,6 @@
 """The ingest process: all cameras, one detector, and one channel to the core.
 
-Pixels are written to the storage folder as segments, and a frame that the core asks for into memory (`frame_sampler`);
+Pixels are written to the storage folder as segments, and a frame that the core asks for into memory (`FrameHandOver`);
 they leave this process in no other way. The channel carries boxes, counters, file names and sentences.
 """
 
@@ -31,16 +31,14 @@ from appliance.ingest.camera_hardware import HardwareDecoders
 from appliance.ingest.camera_runner import CameraRunner
 from appliance.ingest.channel import ChannelClosed, IngestChannel
 from appliance.ingest.detect_stream import DetectStream
-from appliance.ingest.frame_sampler import FrameHandOver
 from appliance.ingest.ingest_policy import IngestPolicy, PolicyOutdated
-from appliance.ingest.networks import Networks, NetworkTable
+from appliance.ingest.networks import FrameHandOver, Networks, NetworkTable
 from appliance.ingest.recorder import RecordTarget, SegmentRecorder
 from appliance.ingest.socket_meter import SocketFinder
 from appliance.ingest.substream_ring import LiveRings, StandbyRing, SubstreamRing, clear_substreams
 from appliance.recheck.worker import RecheckWorker
 from appliance.rules.reportable import unknown_labels
-from appliance.track.parked_vehicle_file import ParkedVehiclesStore
-from appliance.track.stationary_objects import StationaryObjects
+from appliance.track.stationary_objects import ParkedVehiclesStore, StationaryObjects
 from appliance.types import (
     RINGS,
     Command,

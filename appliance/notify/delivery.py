@@ -17,9 +17,8 @@ from appliance.base.clock import Clock
 from appliance.base.errors import StoreUnavailable
 from appliance.base.telemetry import LogThrottle
 from appliance.config import Target
-from appliance.notify.health_notices import HealthNotices, SystemStatus
 from appliance.notify.message import MessageBuilder, MessageSender, NotificationMessage, SendResult
-from appliance.notify.notice_policy import PRIVACY_FORBIDS, NoticeInput, decide_notice
+from appliance.notify.notice_policy import PRIVACY_FORBIDS, HealthNotices, NoticeInput, SystemStatus, decide_notice
 from appliance.store.alerts import AlertDetail, AlertStore
 from appliance.store.audit import AuditKind, AuditRow
 from appliance.store.health_events import HealthEventStore

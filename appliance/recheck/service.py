@@ -34,7 +34,7 @@ from appliance.router.calibration import Calibration
 from appliance.store.boxes import BoxStore
 from appliance.store.database import Database
 from appliance.store.meter import Meter, Metric, MetricName
-from appliance.store.rechecks import ATTEMPTS_MAX, RecheckStore, UnverifiedAlert
+from appliance.store.reviews import ATTEMPTS_MAX, RecheckStore, UnverifiedAlert
 from appliance.store.segments import SegmentStore
 from appliance.types import FootageSpan, RecheckCommand, RecheckResult, SegmentRow
 

@@ -24,9 +24,8 @@ from appliance.replay.replay_result import read_log
 from appliance.replay.replay_resume import DetectionJournal
 from appliance.replay.verdict_source import VerdictSource
 from appliance.rules.schedule import LocalTime
-from appliance.track.parked_vehicle_file import FOLDER, read_stationary_objects
 from appliance.track.standstill import is_unmoved
-from appliance.track.stationary_objects import StationaryObject
+from appliance.track.stationary_objects import PARKED_FOLDER, StationaryObject, read_stationary_objects
 from appliance.track.tracker import VEHICLE, VEHICLES
 from appliance.track.tracker_tuning import TUNING
 from appliance.types import Box, FrameBoxes, HardwareKind, StreamHeader
@@ -152,7 +151,7 @@ def read_stood_before(path: Path, cameras: Sequence[str]) -> StoodBefore:
     holds such files. Raise UsageError.
     """
     if path.is_dir():
-        folder = path / FOLDER if (path / FOLDER).is_dir() else path
+        folder = path / PARKED_FOLDER if (path / PARKED_FOLDER).is_dir() else path
         files = {camera: folder / f"{camera}.json" for camera in cameras}
         found = {camera: _from_file(file) for camera, file in files.items() if file.is_file()}
         if not found:

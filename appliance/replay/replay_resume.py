@@ -1,24 +1,31 @@
-"""Resumes a killed replay: checks the log it left line by line, appends to it, and reuses its detections."""
+"""Detections that are used again: by the replay that resumes a killed one, and by replays with other settings.
+
+A resumed replay checks the log that was left line by line, appends to it, and reuses its detections. Replays of the
+same footage with other settings call the detector once for each picture.
+"""
 
 from __future__ import annotations
 
 import base64
 import contextlib
+import hashlib
 import json
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from appliance.base.errors import SourceError, UsageError
 from appliance.base.json_lines import AppendOnlyFile, whole_bytes
 from appliance.base.local_files import check_output
+from appliance.detect.detector import DetectorProxy, ObjectDetector, VariableInput, calibration_of, prefer_labels
 from appliance.replay.replay_diff import setting_changes
 from appliance.replay.replay_log_writer import LogHeader
 from appliance.replay.replay_result import RecordedLog, ReplayResult, read_log
@@ -28,6 +35,7 @@ logger = logging.getLogger(__name__)
 
 DETECTIONS_SUFFIX = ".looks"
 _LOG_START = re.compile(rb'\{"type": ?"header"')
+CACHED_DETECTIONS_MAX = 100_000  # some 100 MB at 30 objects a frame; five and a half hours at 5 fps
 
 
 @pydantic_dataclass(frozen=True)
@@ -232,3 +240,42 @@ def _read_left_log(path: Path, opening: LogHeader) -> RecordedLog:
         return left
     changed = "; ".join(setting_changes(left.header, opening)) or "the footage is another one"
     raise UsageError(f"{path} is the log of another replay ({changed}); leave --resume away to begin anew")
+
+
+class MemoizedDetector(DetectorProxy):
+    """Caches the detector's detections by the contents of the frame; failures are not cached.
+
+    State: the cache, oldest first, for the labels that rules want now. Owner: one thread.
+    """
+
+    def __init__(self, detector: ObjectDetector) -> None:
+        super().__init__(detector)
+        self.shape_step = detector.shape_step if isinstance(detector, VariableInput) else 0
+        self.calibration = calibration_of(detector)
+        self._wanted: frozenset[str] = frozenset()
+        self._cache: dict[bytes, Detections] = {}
+
+    def prefer(self, wanted: Iterable[str]) -> None:
+        """Pass on which labels rules want; with others the answers differ."""
+        labels = frozenset(wanted)
+        if labels != self._wanted:
+            self.forget()
+            self._wanted = labels
+            prefer_labels(self._detector, sorted(labels))
+
+    def detect(self, frames: Sequence[NDArray[np.uint8]]) -> list[Detections]:
+        """Return the remembered detections, or detect. Raise DetectorError."""
+        return [self._detect_one(frame) for frame in frames]
+
+    def forget(self) -> None:
+        """Empty the cache before other footage, whose frames differ."""
+        self._cache.clear()
+
+    def _detect_one(self, frame: NDArray[np.uint8]) -> Detections:
+        shape = b"%d,%d" % frame.shape[:2]
+        key = hashlib.blake2b(np.ascontiguousarray(frame).data, digest_size=16, salt=shape).digest()
+        if (known := self._cache.get(key)) is None:
+            known = self._cache[key] = self._detector.detect([frame])[0]
+            if len(self._cache) > CACHED_DETECTIONS_MAX:
+                del self._cache[next(iter(self._cache))]
+        return known

@@ -21,12 +21,12 @@ from appliance.explain.recording_tasks import SpanTask, TrialSetup, TrialSpan, T
 from appliance.explain.span_explanation import SpanExplainer
 from appliance.media.decoder import DecodedFrame
 from appliance.replay.footage import NewSession, RecordingSource, TimeSpan
-from appliance.replay.memoized_detector import MemoizedDetector
 from appliance.replay.replay_diff import compare_logs
 from appliance.replay.replay_diff_match import alert_pairs
 from appliance.replay.replay_log_writer import Replayed
 from appliance.replay.replay_plan import ReplayInput, ReplayOptions, ReplayPlan
 from appliance.replay.replay_result import RecordedLog, parse_log
+from appliance.replay.replay_resume import MemoizedDetector
 from appliance.replay.replay_routing import ReplayRouting, router_context_of
 from appliance.replay.replay_runner import playing
 from appliance.track.tracker import Tracker

@@ -100,7 +100,7 @@ def run_scenario(values: dict[str, Any]) -> Generator[float, None, dict[str, Any
     """Run the scenario `file` with networks of `model_folder`; returns its status and what is wrong, in words.
 
     values: `file`, `model_folder`, `way` (a DetectorConfig, see `_loading`) and, if it replaces the network that the
-    scenario names, `model`. Callers: `canary.trial` and the dashboard's `keep_api`.
+    scenario names, `model`. Callers: `canary.trial` and the dashboard's `scenarios_api`.
     """
     _give_way()
     if values["model_folder"]:

@@ -37,8 +37,7 @@ from appliance.store.escalations import (
     read_verdict,
 )
 from appliance.store.notices import NewNotice, write_notices
-from appliance.store.rechecks import RecheckRow, read_recheck
-from appliance.store.review_writes import ChangeRow, changes_of_alert
+from appliance.store.reviews import ChangeRow, RecheckRow, changes_of_alert, read_recheck
 from appliance.types import CONFIRMING_KINDS, TEACHING_KINDS, AlertChange, Event, Route
 
 logger = logging.getLogger(__name__)

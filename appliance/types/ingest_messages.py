@@ -326,7 +326,7 @@ class SampleCommand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampledFrame:
-    """A frame that was examined, and what was found. Its pixels are in memory (`ingest.frame_sampler`).
+    """A frame that was examined, and what was found. Its pixels are in memory (`ingest.networks`).
 
     size: (width, height) of the pixels. calibration: as in StreamHeader. error: why there are no pixels.
     """

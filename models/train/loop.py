@@ -51,7 +51,7 @@ from appliance.store.boxes import BoxStore
 from appliance.store.cameras import CameraStore
 from appliance.store.database import Database
 from appliance.store.paths import DATABASE
-from appliance.store.review_writes import ReviewStore
+from appliance.store.reviews import ReviewStore
 from appliance.store.segments import SegmentStore
 from appliance.track.tracker import Tracker
 from appliance.types import Event, Gap, PipelineStep, StreamHeader, iou

@@ -37,8 +37,7 @@ from appliance.dashboard.trial_store import (
     TriedEvent,
     TriedTotals,
 )
-from appliance.notify.message import AlertFinding, NotificationMessage
-from appliance.notify.snooze_links import SnoozeLinks
+from appliance.notify.message import AlertFinding, NotificationMessage, SnoozeLinks
 from appliance.rules.arming import Arming
 from appliance.settings.settings_service import SettingsService
 from appliance.store.arming import ArmingStore

@@ -13,7 +13,7 @@ import yaml
 from appliance.config import SiteConfig
 from appliance.dashboard.trial_store import TrialHead, TrialStore
 from appliance.settings.settings_service import SettingsService
-from appliance.store.review_writes import ReviewStore
+from appliance.store.reviews import ReviewStore
 from appliance.types import Event
 from tests.browser.test_page_races import Held
 from tests.servers.rtsp import FaultyRtspServer

@@ -11,8 +11,8 @@ import pytest
 
 from appliance import config
 from appliance.base.clock import SystemClock
-from appliance.dashboard.event_stream import StreamHub
-from appliance.dashboard.live_feed import LiveHub
+from appliance.dashboard.live_api import LiveHub
+from appliance.dashboard.stream_api import StreamHub
 from appliance.web.server import WebServer
 from tests.servers.rtsp import FaultyRtspServer, RtspServerThread
 from tests.support.camera_rig import CameraRig

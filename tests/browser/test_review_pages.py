@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from appliance.store.review_writes import ReviewStore
+from appliance.store.reviews import ReviewStore
 from appliance.types import Event
 from tests.browser.conftest import House
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from appliance.store.review_writes import ReviewStore
+from appliance.store.reviews import ReviewStore
 from tests.browser.conftest import House
 from tests.support.screenshots import shot
 

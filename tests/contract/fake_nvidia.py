@@ -20,9 +20,8 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 
-from appliance.detect import nv12_letterbox
-from appliance.detect.letterbox import Placement
-from appliance.detect.nv12_letterbox import PixelRange
+from appliance.detect import letterbox
+from appliance.detect.letterbox import PixelRange, Placement
 from appliance.detect.onnx_header import read_header
 from benchmarks import gpu_reference
 
@@ -202,7 +201,7 @@ def fake_driver(gpu: FakeGpu) -> ModuleType:
         sharedMemBytes: int, hStream: Any, kernelParams: Any, extra: Any,  # noqa: N803
     ) -> tuple[Any, ...]:  # fmt: skip
         values, types = kernelParams
-        assert (f, int(hStream), len(values)) == (nv12_letterbox.NAME, 77, len(types))
+        assert (f, int(hStream), len(values)) == (letterbox.NAME, 77, len(types))
         assert gridDimX * blockDimX >= values[10]
         assert gridDimY * blockDimY >= values[11]
         gpu.enqueue(lambda: _lay(gpu, values))

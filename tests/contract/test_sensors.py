@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from appliance.base.machine import Temperature
-from appliance.detect.hailo_bindings import start_helper
+from appliance.detect.accelerators import start_helper
 from appliance.sensors.appliance_sensors import SYSFS_FLAGS, HailoChips, NvidiaGpus, RaspberryPiFirmware
 from appliance.sensors.linux_sensors import (
     NOTHING,

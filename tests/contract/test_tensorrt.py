@@ -22,9 +22,8 @@ from appliance.base.clock import ManualClock
 from appliance.base.detector_config import DetectorConfig
 from appliance.base.errors import DetectorError, MissingDependency, ModelError
 from appliance.detect import detector, model_files, tensorrt_engine
-from appliance.detect.letterbox import Placement
+from appliance.detect.letterbox import GpuFrame, PixelRange, Placement
 from appliance.detect.network_detector import NetworkDetector
-from appliance.detect.nv12_letterbox import GpuFrame, PixelRange
 from appliance.detect.onnx_header import OnnxHeader, read_header
 from appliance.detect.tensorrt_engine import (
     EngineOrder,

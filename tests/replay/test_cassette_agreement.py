@@ -12,7 +12,7 @@ from appliance.base.clock import ManualClock, SystemClock
 from appliance.cli import main
 from appliance.lab.cassette_agreement import ORDERS
 from appliance.lab.cassette_command import CassetteRecorder, cassette_from_store
-from appliance.store.review_writes import ReviewStore
+from appliance.store.reviews import ReviewStore
 from appliance.wire import Verdict
 from cloud_worker.prompt import ANSWER_SCHEMAS
 from tests.replay.test_scenario_verdicts import TWO_VISITS

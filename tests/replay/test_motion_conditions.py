@@ -13,9 +13,9 @@ from appliance import config
 from appliance.base.detector_config import DetectorConfig
 from appliance.decode_policy.decode_session import TUNING
 from appliance.detect import detector
-from appliance.ingest.clip_reader import ClipReader
 from appliance.replay.conditions.condition_spec import ConditionSet
 from appliance.replay.conditions.frame_transform import frame_transform_of
+from appliance.replay.footage import ClipReader
 from appliance.replay.replay_result import read_log
 from appliance.track.tracker import Tracker
 from appliance.types import Detections, FrameBoxes

@@ -10,9 +10,8 @@ import pytest
 from appliance.alerts.pipeline import Pipeline
 from appliance.base.clock import ManualClock
 from appliance.config import AlertsConfig, CameraConfig
-from appliance.ingest.clip_reader import ClipReader
-from appliance.track.parked_vehicle_file import ParkedVehiclesStore
-from appliance.track.stationary_objects import StationaryObjects
+from appliance.replay.footage import ClipReader
+from appliance.track.stationary_objects import ParkedVehiclesStore, StationaryObjects
 from appliance.track.tracker import Tracker
 from appliance.types import Alert, Detections, StreamHeader
 from tests.support.render_family import FAMILY, Truth

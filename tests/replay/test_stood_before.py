@@ -20,8 +20,7 @@ from appliance.replay.replay_plan import (
 )
 from appliance.replay.replay_result import ReplayResult
 from appliance.replay.replay_runner import play
-from appliance.track.parked_vehicle_file import ParkedVehiclesStore
-from appliance.track.stationary_objects import StationaryObject
+from appliance.track.stationary_objects import ParkedVehiclesStore, StationaryObject
 from tests.support.render_family import FAMILY, Truth
 
 WHOLE = [[0.0, 0.0], [1.0, 0.0], [1.0, 1.0], [0.0, 1.0]]

@@ -19,11 +19,11 @@ import pytest
 
 from appliance.base.clock import ManualClock
 from appliance.base.errors import SourceError
-from appliance.ingest.clip_reader import ClipReader
 from appliance.ingest.file_source import FileSource
 from appliance.ingest.recorder import RecordTarget, SegmentRecorder
 from appliance.media.frames import FrameConverter, upright_size
 from appliance.motion.motion_gate import MotionGate
+from appliance.replay.footage import ClipReader
 from appliance.types import SegmentRow
 
 pytestmark = pytest.mark.shared

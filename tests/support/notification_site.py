@@ -13,9 +13,8 @@ from appliance.base.clock import ManualClock, local_weekday_minute
 from appliance.base.errors import StoreUnavailable
 from appliance.config import SiteConfig
 from appliance.notify.delivery import NotifierDeps, TargetStatus
-from appliance.notify.health_notices import SystemStatus
 from appliance.notify.message import MessageBuilder
-from appliance.notify.notice_policy import NoticePlanner, Recipient
+from appliance.notify.notice_policy import NoticePlanner, Recipient, SystemStatus
 from appliance.notify.notifier import Notifier
 from appliance.rules.schedule import armed_at
 from appliance.store.alerts import AlertStore

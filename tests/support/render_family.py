@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from appliance.base.detector_config import DetectorConfig, Precision
 from appliance.detect import detector
 from appliance.detect.detector import ObjectDetector, VariableInput
-from appliance.ingest.clip_reader import ClipReader
 from appliance.lab import replay_diff_command
 from appliance.replay import replay_runner
+from appliance.replay.footage import ClipReader
 from appliance.replay.replay_diff import compare_logs
 from appliance.replay.replay_log_writer import LogSink
 from appliance.replay.replay_plan import ReplayOptions, ReplayPlan

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from appliance import config
 from appliance.health.tamper_detector import TamperDetector
-from appliance.ingest.clip_reader import ClipReader
 from appliance.media.decoder import DecodedFrame
 from appliance.media.frames import FrameConverter
 from appliance.replay.conditions.condition_spec import ConditionSet
 from appliance.replay.conditions.frame_transform import frame_transform_of
+from appliance.replay.footage import ClipReader
 from appliance.types import HealthEvent
 
 ROOT = Path(__file__).parents[2]

@@ -36,7 +36,7 @@ from appliance.store.database import Database
 from appliance.store.evidence import EvidenceStore
 from appliance.store.health_events import HealthEventStore
 from appliance.store.meter import Meter
-from appliance.store.review_writes import ReviewStore
+from appliance.store.reviews import ReviewStore
 from appliance.store.users import AccessLog
 from appliance.types import AlertChange, CameraState, HealthEvent, StreamHeader
 from tests.servers.mosquitto import Listener, Mosquitto, find_mosquitto

@@ -32,7 +32,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "urllib3": ("cloud_worker.archive",),  # comes with botocore, which lets its errors through
     "cryptography": ("appliance.backup.sealed_box", "appliance.web.tls", "appliance.notify.push_sender",
         "appliance.notify.push_means", "appliance.bundle.publisher"),
-    "cuda": ("appliance.detect.cuda_runtime", "appliance.detect.nv12_letterbox"),
+    "cuda": ("appliance.detect.cuda_runtime", "appliance.detect.letterbox"),
     "cv2": ("appliance.replay",
         "appliance.detect", "appliance.health", "appliance.lab", "appliance.media",
         "appliance.motion", "appliance.recheck", "appliance.track", "cloud_worker.decoding", "cloud_worker.evidence",

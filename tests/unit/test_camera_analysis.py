@@ -18,9 +18,9 @@ from appliance.analysis.session_tracks import InferenceRequest
 from appliance.base.clock import ManualClock
 from appliance.decode_policy.keyframe_policy import DecodePolicy
 from appliance.inference.inference_worker import InferenceWorker
-from appliance.ingest.clip_reader import ClipReader
 from appliance.ingest.file_source import FileSource
 from appliance.media.decoder import DecodedFrame
+from appliance.replay.footage import ClipReader
 from appliance.track.tracker import Tracker
 from appliance.types import Detections, FrameBoxes, StreamHeader
 from tests.support.camera_rig import detect_stream

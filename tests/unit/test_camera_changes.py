@@ -13,9 +13,9 @@ from appliance.base.clock import ManualClock
 from appliance.config import SiteConfig, id_of
 from appliance.config.site_file import read_secrets
 from appliance.dashboard.app import create_app
-from appliance.dashboard.camera_probe_api import TryCamera, tried
 from appliance.dashboard.deps import NO_PROBES
 from appliance.dashboard.settings_api import SettingsPart
+from appliance.dashboard.setup_probe_api import TryCamera, tried
 from appliance.settings.settings_service import SettingsService
 from appliance.types import CameraState
 from appliance.types.accounts import name_problem

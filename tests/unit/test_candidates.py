@@ -22,7 +22,7 @@ from appliance.config import load
 from appliance.health.load_shedding import LoadShedding
 from appliance.lab import candidate_command
 from appliance.lab.cassette_command import cassette_from_store
-from appliance.store.review_writes import ReviewStore
+from appliance.store.reviews import ReviewStore
 from appliance.wire import Verdict
 from tests.servers import site as servers_site
 from tests.servers.openai_stub import KEY, MODEL, OpenAiStub

@@ -17,7 +17,7 @@ from appliance.router.calibration import SURE_MIN, UNTRAINED, Calibration, SureC
 from appliance.router.calibration_fit import AlertOutcome, claim_sure, decided_of, fit, outcomes_of
 from appliance.router.decide import EscalationCost, RouterCase, RouterDecision, decide, edge_answer, expected_bytes
 from appliance.store.decisions import DecidedRow, OutcomeRow
-from appliance.store.review_writes import ReviewStore
+from appliance.store.reviews import ReviewStore
 from appliance.types import RouteInputs
 from tests.support.core_harness import CoreHarness, site
 

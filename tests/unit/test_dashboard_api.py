@@ -27,15 +27,14 @@ from appliance.config import SiteConfig
 from appliance.dashboard.alert_reader import AlertCountCache
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import MediaReaders, SystemHealth
-from appliance.dashboard.event_stream import RING_MAX, VIEWERS_MAX, StreamEvent, StreamHub, TooManyViewers
 from appliance.dashboard.snapshots import Snapshot, SnapshotCache
-from appliance.dashboard.stream_api import changes_of
+from appliance.dashboard.stream_api import RING_MAX, VIEWERS_MAX, StreamEvent, StreamHub, TooManyViewers, changes_of
 from appliance.store import verdict_stats
 from appliance.store.alert_rows import AlertRow
 from appliance.store.alerts import AlertCounts, AlertStore
 from appliance.store.database import Database
 from appliance.store.meter import Metric, MetricName
-from appliance.store.review_writes import ReviewStore
+from appliance.store.reviews import ReviewStore
 from appliance.store.verdict_stats import DailyJudgeWork, JudgeWorkCache, judge_work_since
 from appliance.types import CameraState, Gap, SegmentRow
 from appliance.web import assets

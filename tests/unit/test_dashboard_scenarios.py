@@ -19,7 +19,7 @@ from appliance.dashboard.recording_jobs import RecordingJobs
 from appliance.keep.scenario_exporter import KeepOptions, ScenarioExporter
 from appliance.sandbox.sandbox import SandboxUnavailable
 from appliance.scenario import scenario_loader
-from appliance.store.review_writes import ReviewStore
+from appliance.store.reviews import ReviewStore
 from tests.support.dashboard_site import Site
 from tests.support.waiting import until
 

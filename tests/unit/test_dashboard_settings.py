@@ -19,7 +19,7 @@ from appliance.settings import settings_service
 from appliance.settings.settings_service import SettingsService
 from appliance.settings.site_editor import FILE_KEYS, replace_text
 from appliance.settings.yaml_edit import SiteChange
-from appliance.store.review_writes import ReviewStore
+from appliance.store.reviews import ReviewStore
 from appliance.store.segments import SegmentStore
 from appliance.types import SegmentRow
 from tests.support.dashboard_site import Site

@@ -11,7 +11,7 @@ from fastapi.testclient import TestClient
 from appliance.base.clock import ManualClock
 from appliance.broker.nats_connection import LinkState
 from appliance.store.health_events import HealthEventStore
-from appliance.store.rechecks import RecheckStore
+from appliance.store.reviews import RecheckStore
 from appliance.types import EdgeVerdict, HealthEvent
 from tests.support.dashboard_site import Site
 

@@ -20,8 +20,8 @@ from appliance.health.drift import (
     run_length,
     threshold_of,
 )
-from appliance.store.agreement import DAY_S, AnsweredAlert
-from appliance.store.review_writes import ReviewStore
+from appliance.store.reviews import ReviewStore
+from appliance.store.verdict_stats import DAY_S, AnsweredAlert
 from tests.support.dashboard_site import Site
 
 T0 = 1_700_000_000.0

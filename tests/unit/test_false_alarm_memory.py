@@ -10,7 +10,7 @@ from appliance.base.clock import ManualClock
 from appliance.config import CameraConfig
 from appliance.dashboard.app import create_app
 from appliance.dashboard.false_alarms_api import RuleProposal, propose
-from appliance.store.review_writes import ReviewedBox, ReviewStore
+from appliance.store.reviews import ReviewedBox, ReviewStore
 from appliance.types import Box, Event
 from tests.support.dashboard_site import Site, config_of
 

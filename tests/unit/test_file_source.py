@@ -13,9 +13,9 @@ import pytest
 
 from appliance.base.clock import ManualClock
 from appliance.base.errors import SourceError, SourceRefused
-from appliance.ingest.clip_reader import ClipReader
 from appliance.ingest.file_source import FileSource, clip_path
 from appliance.media.frames import FrameConverter, upright_size
+from appliance.replay.footage import ClipReader
 from tests.support.numbered_footage import number
 from tests.support.scripted_sources import clip
 

@@ -16,10 +16,10 @@ from appliance.analysis import frame_selector
 from appliance.analysis.camera_analysis import CameraAnalysis
 from appliance.analysis.session_tracks import InferenceRequest
 from appliance.health.tamper_detector import TamperDetector
-from appliance.ingest.clip_reader import ClipReader
 from appliance.media.decoder import DecodedFrame
 from appliance.media.frames import upright_box
 from appliance.motion.region_mosaic import contained_share
+from appliance.replay.footage import ClipReader
 from appliance.track.tracker import Tracker
 from appliance.types import Detections, FrameBoxes, HealthEvent, TrackedObject
 from tests.support.numbered_footage import numbered_image

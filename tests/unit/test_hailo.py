@@ -17,7 +17,7 @@ from appliance.bundle import manifest
 from appliance.cli import main
 from appliance.dashboard.recording_jobs import model_places
 from appliance.detect import detector, hailo_runtime, hef_file, model_files, yolo_detr_ssd_heads
-from appliance.detect.hailo_bindings import python_with_bindings
+from appliance.detect.accelerators import python_with_bindings
 from appliance.detect.hailo_process import HelperFailed
 from appliance.detect.hailo_runtime import HailoRuntime
 from appliance.detect.hef_file import HefHeader

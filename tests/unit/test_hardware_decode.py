@@ -33,9 +33,8 @@ from appliance.base.clock import ManualClock
 from appliance.base.errors import ConfigError, MissingDependency
 from appliance.cli.site_check import _hardware_decode
 from appliance.config import CameraConfig, CameraDecodeConfig, DecodeConfig, DetectConfig, LatencyMode
-from appliance.detect.nv12_letterbox import GpuFrame
+from appliance.detect.letterbox import GpuFrame
 from appliance.ingest.camera_hardware import RETRY_S, CameraHardware
-from appliance.ingest.clip_reader import ClipReader
 from appliance.ingest.detect_stream import DetectStream
 from appliance.media import hardware_probe, piped_codec
 from appliance.media.decoder import Decoder
@@ -50,6 +49,7 @@ from appliance.media.hardware_codec import (
 )
 from appliance.media.hardware_probe import probe_kind, proof_clip, same_frames, software_frames
 from appliance.media.piped_codec import PipedCodec
+from appliance.replay.footage import ClipReader
 from appliance.replay.replay_plan import ReplayOptions, ReplayPlan, clip_input, with_hardware
 from appliance.replay.replay_runner import play
 from appliance.track.tracker import Tracker

@@ -19,8 +19,7 @@ from appliance.store.alerts import AlertStore
 from appliance.store.database import STEPS, Database, migrate, to_json
 from appliance.store.decisions import DecisionStore
 from appliance.store.escalations import is_firm
-from appliance.store.rechecks import RecheckStore
-from appliance.store.review_writes import ReviewStore
+from appliance.store.reviews import RecheckStore, ReviewStore
 from appliance.types import AlertChange, Decision, EdgeVerdict, JudgeKind, Severity
 from appliance.wire import Verdict
 from tests.support.core_harness import CoreHarness, site

@@ -14,12 +14,11 @@ import numpy as np
 import pytest
 
 from appliance import config
-from appliance.decode_policy.decode_session import TUNING
-from appliance.decode_policy.gop import GOP_BYTES_MAX, GOP_PACKETS_MAX, GopBuffer
+from appliance.decode_policy.decode_session import GOP_BYTES_MAX, GOP_PACKETS_MAX, TUNING, GopBuffer
 from appliance.decode_policy.keyframe_policy import DecodePolicy
-from appliance.ingest.clip_reader import ClipReader
 from appliance.media.decoder import DecodedFrame, Decoder
 from appliance.media.source import VideoPacket
+from appliance.replay.footage import ClipReader
 from appliance.track.tracker import Tracker
 from appliance.types import DecodeState, FrameBoxes
 from tests.support import walker_footage

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from appliance import config
 from appliance.analysis import frame_selector
 from appliance.analysis.session_tracks import InferenceRequest
-from appliance.ingest.clip_reader import ClipReader
+from appliance.replay.footage import ClipReader
 from appliance.track.tracker import Tracker
 from appliance.types import Detections, FrameBoxes
 from tests.support.scripted_sources import FrameByFrame

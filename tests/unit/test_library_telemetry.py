@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from appliance.base.library_telemetry import remove_identifiers
-from appliance.detect.hailo_bindings import _environment
+from appliance.detect.accelerators import _environment
 from appliance.sandbox.sandbox import child_environment
 
 ROOT = Path(__file__).parents[2]

@@ -15,10 +15,10 @@ import pytest
 from appliance.base.child_modules import LIVE_FUNCTIONS
 from appliance.base.clock import ManualClock, SystemClock
 from appliance.base.errors import EvidenceError
-from appliance.dashboard import live_conversion, live_feed, live_files
-from appliance.dashboard.event_stream import StreamViewer, TooManyViewers
-from appliance.dashboard.live_feed import LiveHub, Movement
-from appliance.dashboard.live_files import LiveChoice
+from appliance.dashboard import live_api, live_feed, renditions
+from appliance.dashboard.live_api import LiveHub
+from appliance.dashboard.live_feed import LiveChoice, Movement
+from appliance.dashboard.stream_api import StreamViewer, TooManyViewers
 from appliance.ingest.file_source import FileSource
 from appliance.ingest.recorder import RecordTarget, SegmentRecorder
 from appliance.sandbox.sandbox import Sandbox, SandboxLimits
@@ -286,7 +286,7 @@ def _target(fd: str) -> str:
 
 
 def test_places_are_bounded_and_given_back_and_the_file_is_closed(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live_feed, "VIEWERS_MAX", 2)
+    monkeypatch.setattr(live_api, "VIEWERS_MAX", 2)
 
     def open_files() -> int:
         return sum(str(site.root / "segments") in _target(fd) for fd in os.listdir("/proc/self/fd"))
@@ -317,7 +317,7 @@ H264 = LiveChoice(h264=True)
 @pytest.fixture
 def slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was recorded stays live for as long as a busy machine takes to start the child that converts it."""
-    monkeypatch.setattr(live_files, "STALE_S", 600.0)
+    monkeypatch.setattr(live_feed, "STALE_S", 600.0)
 
 
 @pytest.mark.usefixtures("slow_machine")
@@ -359,7 +359,7 @@ def test_a_page_that_needs_a_conversion_finds_its_child_started(site: Site, monk
         made.append(Sandbox(LIVE_FUNCTIONS, SandboxLimits(wall_s=60.0), raises=(EvidenceError,)))
         return made[-1]
 
-    monkeypatch.setattr(live_conversion, "_new_sandbox", noted)
+    monkeypatch.setattr(renditions, "_new_sandbox", noted)
 
     async def story(hub: LiveHub) -> None:
         Recording(site, 30, "dock").grow(20)
@@ -398,8 +398,8 @@ def test_of_more_cameras_than_it_may_convert_the_others_say_so(site: Site) -> No
 
 @pytest.mark.usefixtures("slow_machine")
 def test_one_that_costs_too_much_is_shown_by_its_key_frames(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live_conversion, "SHARE_MAX", 0.0)
-    monkeypatch.setattr(live_conversion, "COUNTED_S_MIN", 0.001)
+    monkeypatch.setattr(renditions, "SHARE_MAX", 0.0)
+    monkeypatch.setattr(renditions, "COUNTED_S_MIN", 0.001)
 
     async def story(hub: LiveHub) -> None:
         recording = Recording(site, 100, codec="libx265")

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from appliance.base.errors import DetectorError
 from appliance.detect.detector import VariableInput, calibration_of, prefer_labels
-from appliance.replay.memoized_detector import MemoizedDetector
+from appliance.replay.replay_resume import MemoizedDetector
 from appliance.types import Detections
 
 

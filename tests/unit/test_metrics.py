@@ -14,7 +14,7 @@ from appliance.broker.nats_connection import LinkState
 from appliance.dashboard import metrics_api as metrics
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import CoreProbes, SystemHealth
-from appliance.dashboard.live_feed import LiveHub
+from appliance.dashboard.live_api import LiveHub
 from appliance.dashboard.recordings import FrameCache, RecordingCuts
 from appliance.dashboard.renditions import Renditions
 from appliance.dashboard.snapshots import SnapshotCache

@@ -14,8 +14,18 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from appliance.detect.letterbox import InputForm, Letterbox, Normalisation, Placement
-from appliance.detect.nv12_letterbox import NAME, SOURCE, TYPES, GpuFrame, PixelRange, kernel_values
+from appliance.detect.letterbox import (
+    NAME,
+    SOURCE,
+    TYPES,
+    GpuFrame,
+    InputForm,
+    Letterbox,
+    Normalisation,
+    PixelRange,
+    Placement,
+    kernel_values,
+)
 from benchmarks import gpu_reference
 
 PRELUDE = """

@@ -12,10 +12,12 @@ import numpy as np
 import pytest
 
 from appliance.base.clock import ManualClock
-from appliance.track.parked_vehicle_file import RENEW_EVERY_S, WRITE_EVERY_S, ParkedVehiclesStore
 from appliance.track.stationary_objects import (
     FORGET_S,
+    RENEW_EVERY_S,
     STATIONARY_MAX,
+    WRITE_EVERY_S,
+    ParkedVehiclesStore,
     StationaryObject,
     normalised_patch,
     patch_correlation,

@@ -17,7 +17,7 @@ from appliance.store.deletions import OF_ALL, OF_CAMERA, newest_deletions
 from appliance.store.evidence import EvidenceStore
 from appliance.store.quotas import read_usage
 from appliance.store.retention import Retention
-from appliance.store.review_writes import ReviewStore
+from appliance.store.reviews import ReviewStore
 from appliance.store.segments import SegmentStore
 from appliance.types import SegmentRow
 from tests.support.sample_rows import T0, ended, sample_escalation, sample_verdict

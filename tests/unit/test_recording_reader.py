@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 from appliance.base.errors import EvidenceError
-from appliance.ingest.clip_reader import ClipReader
 from appliance.media import recording_reader
 from appliance.media.atomic_file import DiskWriteError
 from appliance.media.frames import FrameConverter, upright_size
 from appliance.media.recorded import FrameImages, ImageOrder, RecordedSegment, Redaction
 from appliance.media.recording_reader import LIMITS, READ_DIRECTLY, RecordingReader, SandboxedReader
 from appliance.media.stills import GREY
+from appliance.replay.footage import ClipReader
 from appliance.sandbox.sandbox import SandboxUnavailable
 from tests.support.numbered_footage import encoded_footage, number, pixels, record
 from tests.support.sample_rows import T0

@@ -19,7 +19,7 @@ from appliance.store.alert_search import AlertQuery, select_alerts
 from appliance.store.deletions import newest_deletions
 from appliance.store.health_events import HealthEventStore
 from appliance.store.retention import Retention
-from appliance.store.review_writes import ReviewStore
+from appliance.store.reviews import ReviewStore
 from appliance.types import Event, HealthEvent
 from tests.support.dashboard_site import Site
 

@@ -19,7 +19,7 @@ from appliance.router.router_maintenance import LEARN_EVERY_S
 from appliance.store.decisions import prune_decisions
 from appliance.store.meter import Metric, MetricName
 from appliance.store.outbox import Outbox
-from appliance.store.review_writes import ReviewStore
+from appliance.store.reviews import ReviewStore
 from appliance.types import Alert, AlertChange, Route, RouteInputs
 from tests.support.core_harness import CoreHarness, site
 

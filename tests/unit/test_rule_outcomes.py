@@ -10,8 +10,7 @@ import pytest
 
 from appliance.alerts.pipeline import Pipeline
 from appliance.config import AlertsConfig, CameraConfig
-from appliance.explain.rule_outcomes import STAGES, TEXTS
-from appliance.explain.span_explanation import SENTENCES, TRACKS_MAX, SpanExplainer, SpanExplanation
+from appliance.explain.span_explanation import SENTENCES, STAGES, TEXTS, TRACKS_MAX, SpanExplainer, SpanExplanation
 from appliance.types import Event, FrameBoxes, Point
 from tests.support.sample_tracks import YARD, camera, header, inferences, look, person
 

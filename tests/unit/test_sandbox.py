@@ -24,7 +24,7 @@ import pytest
 from appliance.base.child_modules import SANDBOX
 from appliance.base.errors import EvidenceError
 from appliance.core import shadow_trial
-from appliance.dashboard import live_conversion
+from appliance.dashboard import renditions
 from appliance.media import recording_reader
 from appliance.sandbox.sandbox import (
     Sandbox,
@@ -128,7 +128,7 @@ def test_a_child_that_was_called_often_enough_ends_in_the_next_pause() -> None:
 def test_only_children_that_keep_nothing_between_calls_end_for_their_number() -> None:
     assert recording_reader.LIMITS.calls_max, "each call opens its files itself"
     assert shadow_trial.LIMITS.calls_max is None, "it holds the loaded network"
-    assert live_conversion._LIMITS.calls_max is None, "it holds a camera's decoder and encoder"
+    assert renditions._LIMITS.calls_max is None, "it holds a camera's decoder and encoder"
 
 
 def own_mb(pid: int) -> float:

@@ -19,8 +19,7 @@ from appliance.router.decide import SystemLoad
 from appliance.router.router_maintenance import SILENT_RULE, SLOT_S, SilentFrame, SilentFrameAudit
 from appliance.store.alerts import AlertStore
 from appliance.store.escalations import EscalationStore
-from appliance.store.rechecks import RecheckStore
-from appliance.store.review_writes import ReviewStore
+from appliance.store.reviews import RecheckStore, ReviewStore
 from appliance.store.silent_frames import SilentFrameCounts, SilentFrameStore
 from appliance.types import EdgeVerdict, FrameBoxes, TrackedObject
 from tests.support.core_harness import CoreHarness, site

@@ -15,8 +15,7 @@ from appliance.base.errors import PreconditionError
 from appliance.config import SiteConfig
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import CoreProbes
-from appliance.notify.message import AlertFinding, NotificationMessage
-from appliance.notify.snooze_links import LINK_S, SnoozeLinks
+from appliance.notify.message import LINK_S, AlertFinding, NotificationMessage, SnoozeLinks
 from appliance.rules.arming import Arming
 from appliance.store.arming import ArmingStore
 from appliance.store.database import Database

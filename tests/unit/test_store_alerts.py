@@ -15,7 +15,7 @@ from appliance.store.alerts import AlertCursor, AlertStore
 from appliance.store.boxes import BoxStore
 from appliance.store.database import Database
 from appliance.store.evidence import EvidenceStore
-from appliance.store.review_writes import ReviewStore
+from appliance.store.reviews import ReviewStore
 from appliance.types import AlertChange
 from tests.support.sample_rows import (
     BOX,

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from appliance.base.clock import ManualClock
-from appliance.dashboard import event_stream, live_feed, recordings, renditions
-from appliance.dashboard.event_stream import StreamHub, StreamViewer, TooManyViewers
-from appliance.dashboard.live_feed import LiveHub
+from appliance.dashboard import live_api, recordings, renditions, stream_api
+from appliance.dashboard.live_api import LiveHub
 from appliance.dashboard.recordings import RecordingCuts, TooBusy, _Turn
 from appliance.dashboard.renditions import Renditions
+from appliance.dashboard.stream_api import StreamHub, StreamViewer, TooManyViewers
 from appliance.media.recording_reader import READ_DIRECTLY
 from appliance.web.visitor import OWNER, Visitor, set_visitor
 from tests.support.dashboard_site import Site
@@ -42,8 +42,8 @@ def events(site: Site) -> Callable[[], StreamViewer]:
 @pytest.mark.parametrize(
     ("hub_of", "each", "total"),
     [
-        (live, live_feed.VIEWERS_EACH_MAX, live_feed.VIEWERS_MAX),
-        (events, event_stream.VIEWERS_EACH_MAX, event_stream.VIEWERS_MAX),
+        (live, live_api.VIEWERS_EACH_MAX, live_api.VIEWERS_MAX),
+        (events, stream_api.VIEWERS_EACH_MAX, stream_api.VIEWERS_MAX),
     ],
 )
 def test_one_account_and_one_address_have_a_share_of_the_streams(
@@ -85,7 +85,7 @@ def test_the_site_s_own_token_is_nobody_s_account(site: Site) -> None:
 
     async def story() -> None:
         join = events(site)
-        for n in range(event_stream.VIEWERS_MAX):
+        for n in range(stream_api.VIEWERS_MAX):
             set_visitor(OWNER, f"10.0.0.{n}")
             join()
 

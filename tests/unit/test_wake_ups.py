@@ -14,8 +14,8 @@ import pytest
 
 from appliance.base.clock import ManualClock
 from appliance.config import SiteConfig
-from appliance.dashboard import event_stream
-from appliance.dashboard.event_stream import StreamHub
+from appliance.dashboard import stream_api
+from appliance.dashboard.stream_api import StreamHub
 from appliance.evidence import maker as evidence
 from appliance.evidence.maker import EvidenceMaker
 from appliance.ingest.channel import BATCH_MAX, IngestChannel
@@ -134,7 +134,7 @@ def test_an_alert_wakes_who_makes_its_evidence(quiet: tuple[EvidenceMaker, Naps]
 
 
 def test_a_hub_without_viewers_sleeps_until_the_first_one_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_stream, "UNWATCHED_S", DEADLINE_S)
+    monkeypatch.setattr(stream_api, "UNWATCHED_S", DEADLINE_S)
 
     async def story() -> tuple[int, bytes]:
         rounds = 0

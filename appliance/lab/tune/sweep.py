@@ -22,7 +22,7 @@ from appliance.config import CameraConfig, DecisionConfig
 from appliance.detect import detector as detectors
 from appliance.detect.runtime_choice import as_at_run_time
 from appliance.lab.tune.operating_points import OperatingPoint, ScenarioOutcome, SweepSetting, SweepValue, outcome_of
-from appliance.replay.memoized_detector import MemoizedDetector
+from appliance.replay.replay_resume import MemoizedDetector
 from appliance.scenario import scenario_runner
 from appliance.scenario.scenario_loader import ScenarioPlan
 from appliance.scenario.scenario_runner import DetectorCache, DetectorLoader
