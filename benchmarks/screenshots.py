@@ -10,13 +10,13 @@ and give its address. Each page is kept at 390, 1440 and 2560 CSS pixels, light 
 from __future__ import annotations
 
 import argparse
-import os
-import shutil
 from pathlib import Path
 
 import cv2
 import numpy as np
 from playwright import sync_api as playwright
+
+from benchmarks.dashboard_load import chromium
 
 WIDTHS = {390: 844, 1440: 900, 2560: 1440}
 PAGES = {
@@ -79,9 +79,8 @@ def main() -> None:
     parser.add_argument("--whole", action="store_true", help="all of each page, not what the window shows")
     wanted = parser.parse_args()
     wanted.folder.mkdir(parents=True, exist_ok=True)
-    program = os.environ.get("VEDETTE_CHROMIUM") or shutil.which("chromium")
     with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
+        browser = chromium(driver)
         first = browser.new_page()
         pages = pages_of(first, wanted.url)
         first.close()

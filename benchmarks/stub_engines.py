@@ -3,9 +3,9 @@
     .venv/bin/python -m benchmarks.stub_engines nats://127.0.0.1:4222 --concurrency 16 --latency-s 0.2
     .venv/bin/python -m benchmarks.stub_engines nats://127.0.0.1:4222 --engine http://127.0.0.1:8000/v1
 
-runs a worker in a process of its own with the first, or with one that asks a server. In production the worker is far
-from the site, so a benchmark must not run both in one Python interpreter. It prints `ready` and ends when its input
-does.
+These run a worker in a process of its own: with the engine that takes a fixed time, and with one that asks a server.
+In production the worker is far from the site, so a benchmark must not run both in one Python interpreter. The process
+prints `ready` and ends when its input does.
 
 The server (`served`) speaks OpenAI's protocol, at the pace of a model of real size. It has no queue: one that batches
 well keeps this pace up to its capacity, which benchmarks.verdicts.server shows.
@@ -38,9 +38,9 @@ from appliance.types import JudgeKind
 from appliance.wire import Need
 from cloud_worker.config import HandlingConfig as WorkerSettings
 from cloud_worker.config import OpenAiEngine, RedetectEngine, StatusConfig, WorkerConfig
-from cloud_worker.engines.openai_vlm import OpenAiVlm
 from cloud_worker.evidence import IN_PROCESS
 from cloud_worker.judge import Judge, JudgeCase, Opinion
+from cloud_worker.openai_vlm import OpenAiVlm
 from cloud_worker.prompt import AnswerOrder
 from cloud_worker.worker import Worker
 

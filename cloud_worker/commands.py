@@ -29,13 +29,13 @@ from appliance.wire import Escalation, traceparent_after, traceparent_of
 from cloud_worker import dead_letter_store, stream_setup
 from cloud_worker.config import EngineConfig, RedetectEngine, WorkerConfig
 from cloud_worker.dead_letter_store import DeadLetter
-from cloud_worker.engines.engine_pool import EnginePool
-from cloud_worker.engines.redetect import UNSURE_SHARE, Redetect
+from cloud_worker.engine_pool import EnginePool
 from cloud_worker.escalation_handler import ArchivePort, NullArchive
 from cloud_worker.evidence import SandboxDecoder, read
 from cloud_worker.judge import Engine as EnginePort
 from cloud_worker.judge import Judge
 from cloud_worker.metrics import WorkerMetrics
+from cloud_worker.redetect import UNSURE_SHARE, Redetect
 from cloud_worker.worker import Worker
 
 CHECK_S_MAX = 15.0  # to connect, for the commands that a person waits for
@@ -149,7 +149,7 @@ def build_engine(settings: EngineConfig, clock: Clock) -> EnginePort:
         lower = settings.model_copy(update={"score_min": settings.score_min * UNSURE_SHARE})
         return Redetect(UpscalingDetector(detector.load(lower)), settings.score_min, clock)
     try:
-        from cloud_worker.engines import openai_vlm  # httpx comes with the extra `cloud`: only who asks needs it
+        from cloud_worker import openai_vlm  # httpx comes with the extra `cloud`: only who asks needs it
     except ModuleNotFoundError as error:
         raise MissingDependency(f"the engine openai needs {error.name}: pip install 'vedette[cloud]'") from None
     return openai_vlm.OpenAiVlm(settings, clock)

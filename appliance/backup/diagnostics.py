@@ -20,7 +20,7 @@ from appliance.store.archive import gap_rows, health_rows, schema_of
 
 PART_CHARACTERS_MAX = 4_000_000  # of one file; the log in memory has less
 _README = """\
-Diagnostics of a Vedette appliance. Text and numbers only: no images, no recording, no users.
+Diagnostics of a Vedette appliance. Text and numbers only: no images, no recording, no accounts.
 
 site.yaml            the site file; secrets stand as ***
 site-versions.json   when it was changed, by whom, why
@@ -33,8 +33,8 @@ gaps.json            when nothing came from a camera, and why
 metrics.txt          counters since the start (only from the dashboard)
 schema.json          the tables of the database and how much is in them
 
-Passwords, tokens and queries of addresses were taken out wherever they stood. Names of cameras, zones, rules and
-hosts are in it: look through it before it goes to others.
+Passwords, tokens and queries of addresses were taken out wherever they stood. Names of cameras, zones, rules, hosts,
+and of those who changed the site file are in it: look through it before it goes to others.
 """
 
 

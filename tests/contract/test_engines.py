@@ -21,15 +21,15 @@ from appliance import wire
 from appliance.base.clock import SystemClock
 from appliance.base.errors import DetectorError, EngineError, EngineUnavailable
 from appliance.detect import detector
+from cloud_worker import redetect
 from cloud_worker.commands import build_engine
 from cloud_worker.config import OpenAiEngine, RedetectEngine
 from cloud_worker.decoding import declared_size
-from cloud_worker.engines import redetect
-from cloud_worker.engines.openai_vlm import OpenAiVlm
-from cloud_worker.engines.redetect import Redetect
 from cloud_worker.evidence import IN_PROCESS, EvidenceFile, MediaRefused, sample
 from cloud_worker.judge import Engine, Judge, JudgeCase, Opinion
+from cloud_worker.openai_vlm import OpenAiVlm
 from cloud_worker.prompt import PROMPT_VERSION, system_text
+from cloud_worker.redetect import Redetect
 from tests.servers.openai_stub import KEY, MODEL, OpenAiStub, openai_stub, size_of
 from tests.servers.site import evidence_image, ref_of
 from tests.servers.worker import ScriptedDetector

@@ -20,11 +20,11 @@ from appliance.base.clock import SystemClock
 from appliance.base.errors import EngineError, EngineUnavailable, UsageError
 from appliance.demo.demo_config import VlmServer, probe_vlm
 from cloud_worker.config import OpenAiEngine
-from cloud_worker.engines.openai_vlm import OpenAiVlm
-from cloud_worker.engines.vlm_answer import Completion
 from cloud_worker.evidence import IN_PROCESS, EvidenceFile
 from cloud_worker.judge import Judge, JudgeCase
+from cloud_worker.openai_vlm import OpenAiVlm
 from cloud_worker.prompt import VlmAnswer, response_format
+from cloud_worker.vlm_answer import Completion
 from tests.servers import openai_stub as stub
 from tests.servers.llamacpp import genuine as llamacpp
 from tests.servers.site import evidence_image, ref_of

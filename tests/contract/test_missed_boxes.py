@@ -10,9 +10,9 @@ from pydantic import SecretStr
 from appliance import wire
 from appliance.base.clock import SystemClock
 from cloud_worker.config import OpenAiEngine
-from cloud_worker.engines.openai_vlm import OpenAiVlm
 from cloud_worker.evidence import IN_PROCESS
 from cloud_worker.judge import Judge
+from cloud_worker.openai_vlm import OpenAiVlm
 from tests.contract.test_streamed_answers import case
 from tests.servers.openai_stub import KEY, MODEL, OpenAiStub, openai_stub
 

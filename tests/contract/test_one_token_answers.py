@@ -13,11 +13,11 @@ from appliance import wire
 from appliance.base.clock import SystemClock
 from appliance.base.errors import EngineError
 from cloud_worker.config import OpenAiEngine
-from cloud_worker.engines.openai_vlm import OpenAiVlm
-from cloud_worker.engines.vlm_answer import Completion, FirstWord, read_first_word
 from cloud_worker.evidence import IN_PROCESS
 from cloud_worker.judge import Judge
+from cloud_worker.openai_vlm import OpenAiVlm
 from cloud_worker.prompt import ONE_WORD
+from cloud_worker.vlm_answer import Completion, FirstWord, read_first_word
 from tests.contract.test_streamed_answers import both, case
 from tests.servers.openai_stub import GOOD, KEY, MODEL, OpenAiStub, first_word, openai_stub
 

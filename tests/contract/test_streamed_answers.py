@@ -13,11 +13,11 @@ from appliance import wire
 from appliance.base.clock import SystemClock
 from appliance.base.errors import EngineError
 from cloud_worker.config import OpenAiEngine
-from cloud_worker.engines.openai_vlm import OpenAiVlm
-from cloud_worker.engines.vlm_answer import ChatStream
 from cloud_worker.evidence import IN_PROCESS, EvidenceFile
 from cloud_worker.judge import Judge, JudgeCase, Opinion
+from cloud_worker.openai_vlm import OpenAiVlm
 from cloud_worker.prompt import parse_decision
+from cloud_worker.vlm_answer import ChatStream
 from tests.servers.openai_stub import GOOD, KEY, MODEL, OpenAiStub, event, openai_stub, short
 from tests.servers.site import evidence_image, ref_of
 

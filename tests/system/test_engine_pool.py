@@ -20,7 +20,7 @@ from appliance.base.errors import EngineError, EngineUnavailable
 from appliance.types import JudgeKind
 from appliance.wire import Escalation, Need
 from cloud_worker.config import FallbackConfig, PooledEngineConfig, RedetectEngine, SpotConfig
-from cloud_worker.engines.engine_pool import SAMPLES_MIN, EnginePool
+from cloud_worker.engine_pool import SAMPLES_MIN, EnginePool
 from cloud_worker.evidence import IN_PROCESS, EvidenceFile
 from cloud_worker.judge import Judge, JudgeBreaker, JudgeCase, Opinion
 from tests.servers.nats import NatsServer, find_nats_servers

@@ -30,8 +30,8 @@ from appliance.types import JudgeKind
 from appliance.uplink.jetstream_publisher import JetStreamPublisher
 from cloud_worker import stream_setup
 from cloud_worker.config import OpenAiEngine, StreamsConfig
-from cloud_worker.engines.openai_vlm import OpenAiVlm
-from cloud_worker.engines.redetect import Redetect
+from cloud_worker.openai_vlm import OpenAiVlm
+from cloud_worker.redetect import Redetect
 from tests.servers.nats import NatsBinary, NatsServer, find_nats_servers
 from tests.servers.openai_stub import KEY, MODEL, OpenAiStub, openai_stub
 from tests.servers.site import Site, evidence_image, ref_of, site

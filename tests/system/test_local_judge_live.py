@@ -22,7 +22,7 @@ from appliance.uplink.local_judge import LocalJudge, LocalJudgeSources
 from appliance.uplink.outbox_upkeep import OutboxQuota, OutboxUpkeep
 from appliance.wire import BY_APPLIANCE, Escalation, traceparent_of
 from cloud_worker.config import OpenAiEngine
-from cloud_worker.engines.openai_vlm import OpenAiVlm
+from cloud_worker.openai_vlm import OpenAiVlm
 from tests.servers.appliance_process import ApplianceProcess
 from tests.servers.nats import NatsServer
 from tests.servers.openai_stub import KEY, MODEL, OpenAiStub

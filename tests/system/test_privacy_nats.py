@@ -10,7 +10,7 @@ from appliance.base.clock import SystemClock
 from appliance.config import SiteConfig
 from appliance.evidence.privacy import PrivacyEgressPolicy, PrivacyRules
 from appliance.uplink.uplink_service import UplinkService
-from cloud_worker.engines.redetect import Redetect
+from cloud_worker.redetect import Redetect
 from tests.servers.nats import NatsServer, find_nats_servers
 from tests.servers.site import Site, evidence_image
 from tests.servers.worker import ScriptedDetector, worker

@@ -21,7 +21,7 @@ from appliance.router.calibration import UNTRAINED
 from appliance.router.escalation_planner import build_escalation
 from appliance.store.escalations import EscalationStore
 from appliance.types import RecheckCommand
-from cloud_worker.engines.redetect import Redetect
+from cloud_worker.redetect import Redetect
 from tests.servers.nats import NatsServer
 from tests.servers.site import RULE, Site, evidence_image, site
 from tests.servers.worker import ScriptedDetector, worker

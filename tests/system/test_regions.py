@@ -17,7 +17,7 @@ from appliance.base.clock import SystemClock
 from appliance.broker.nats_link import site_consumer_name
 from benchmarks.chaos import regions
 from benchmarks.chaos.regions import FIRST, SECOND, Regions
-from cloud_worker.engines.redetect import Redetect
+from cloud_worker.redetect import Redetect
 from tests.servers.nats import NatsServer, find_nats_servers
 from tests.servers.site import site
 from tests.servers.worker import ScriptedDetector, worker

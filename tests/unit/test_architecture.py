@@ -42,7 +42,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "hailo_platform": ("appliance.detect.hailo_helper",),
     "httpx": (
         "appliance.bundle", "appliance.detect.model_download", "appliance.notify.http_sender",
-        "appliance.onvif.soap_client", "cloud_worker.engines",
+        "appliance.onvif.soap_client", "cloud_worker.openai_vlm",
     ),
     "itsdangerous": ("appliance.web.auth",),
     "jinja2": ("appliance.web.templating", "appliance.lab"),
@@ -53,7 +53,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "appliance.canary.shadow_child", "appliance.detect", "appliance.health",
         "appliance.inference", "appliance.lab", "appliance.media", "appliance.motion", "appliance.recheck",
         "appliance.router",
-        "appliance.track", "appliance.types", "cloud_worker.engines", "cloud_worker.decoding", "cloud_worker.evidence",
+        "appliance.track", "appliance.types", "cloud_worker.decoding", "cloud_worker.evidence",
+        "cloud_worker.openai_vlm", "cloud_worker.redetect",
     ),
     "onnxruntime": ("appliance.detect.onnx_runtime",),
     "openvino": ("appliance.detect.openvino_runtime",),

@@ -15,11 +15,11 @@ from benchmarks import stub_engines
 from benchmarks.verdicts.__main__ import EVIDENCE, TimedAnswer, cases, flat_out, paced, row
 from benchmarks.verdicts.qwen3_vl import SIZES, BadRequest, Special, cells, completion, prompt_ids, read, text_ids
 from cloud_worker.config import OpenAiEngine
-from cloud_worker.engines.openai_vlm import OpenAiVlm
-from cloud_worker.engines.vlm_answer import Completion, read_answer
 from cloud_worker.evidence import IN_PROCESS
 from cloud_worker.judge import Judge, JudgeCase, Opinion
+from cloud_worker.openai_vlm import OpenAiVlm
 from cloud_worker.prompt import AnswerOrder, system_text
+from cloud_worker.vlm_answer import Completion, read_answer
 
 
 def request_of(name: str) -> bytes:

@@ -15,9 +15,9 @@ from appliance import wire
 from appliance.base.clock import ManualClock, SystemClock
 from appliance.types import Decision, JudgeKind
 from cloud_worker.config import OpenAiEngine
-from cloud_worker.engines.openai_vlm import OpenAiVlm
 from cloud_worker.evidence import IN_PROCESS, EvidenceFile
 from cloud_worker.judge import REASON_CHARS_MAX, Judge, JudgeCase, Opinion, one_line
+from cloud_worker.openai_vlm import OpenAiVlm
 from cloud_worker.prompt import (
     PROMPT_VERSION,
     AnswerOrder,

@@ -21,15 +21,6 @@ from appliance.base.errors import EngineError, EngineUnavailable, redact
 from appliance.types import JudgeKind
 from appliance.wire import AUDIT, NO_REASON, REASON_FOLLOWS, TRACEPARENT, FoundBox, Need
 from cloud_worker.config import OpenAiEngine
-from cloud_worker.engines.vlm_answer import (
-    AskedCase,
-    ChatStream,
-    complaint,
-    read_boxes,
-    read_completion,
-    read_first_word,
-    read_reason,
-)
 from cloud_worker.evidence import encode_jpeg, select_images
 from cloud_worker.judge import JudgeCase, Opinion
 from cloud_worker.prompt import (
@@ -47,6 +38,15 @@ from cloud_worker.prompt import (
     response_format,
     rule_prompt,
     system_text,
+)
+from cloud_worker.vlm_answer import (
+    AskedCase,
+    ChatStream,
+    complaint,
+    read_boxes,
+    read_completion,
+    read_first_word,
+    read_reason,
 )
 
 TOP_LOGPROBS = 20  # as many as vLLM and llama.cpp give; the three words and their spellings are among the first
