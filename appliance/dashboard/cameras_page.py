@@ -1,4 +1,4 @@
-"""The pages of cameras: all, the live wall, one, its editor, settings and trials, adding one, and timelines."""
+"""The pages of cameras: all, one, its editor, its settings and its trials."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from fastapi import Depends, Query
+from fastapi import Depends
 from starlette.responses import HTMLResponse
 
 from appliance.config import LineRule, Rule
@@ -16,18 +16,16 @@ from appliance.dashboard.alert_reader import AlertFilter, AlertFilterQuery, Aler
 from appliance.dashboard.arming_api import PAUSE_LENGTHS, ArmingPart, ArmingReport
 from appliance.dashboard.camera_address import VENDORS
 from appliance.dashboard.cameras_api import Cameras
-from appliance.dashboard.deps import DatabasePart, Rev
-from appliance.dashboard.exports_api import missed_people
+from appliance.dashboard.deps import Rev
 from appliance.dashboard.false_alarms_api import FalseAlarms
 from appliance.dashboard.headroom_api import Headroom
 from appliance.dashboard.health_api import HealthPart
 from appliance.dashboard.live_api import LiveHub
 from appliance.dashboard.models_api import Models
-from appliance.dashboard.recordings_api import RenditionsPart
 from appliance.dashboard.schemas import API
 from appliance.dashboard.settings_api import Settings, editable_settings, installed_networks
 from appliance.dashboard.settings_forms import fields_of, forms, zone_fields
-from appliance.dashboard.setup_probe_api import AskCamera, Finder, Prober, TryCamera, stored_streams, tried
+from appliance.dashboard.setup_probe_api import stored_streams
 from appliance.dashboard.trials_api import TrialId, Trials, page_of
 from appliance.types import HEALTH_TITLES, Review
 from appliance.web.auth import TemplatesPart
@@ -75,51 +73,6 @@ def cameras_page(
 def expect_live(name: str, hub: Annotated[LiveHub, Depends(provided(LiveHub))]) -> None:
     """Prepare for its live video, which this page asks for once it is loaded."""
     hub.expect(name)
-
-
-@router.get("/live")
-def live_page(
-    rev: Rev,
-    templates: TemplatesPart,
-    cameras: Cameras,
-    health: HealthPart,
-    arming: ArmingPart,
-    hub: Annotated[LiveHub, Depends(provided(LiveHub))],
-) -> HTMLResponse:
-    """Return a wall of all cameras: live where something moves."""
-    items = cameras.items()
-    hub.expect(*(each.name for each in items))
-    paused: dict[str, list[str]] = {}
-    for row in arming.pauses.paused():
-        paused.setdefault(row.camera, []).append(row.rule)
-    return templates.page("live.html", here="/live", rev=rev, cameras=items, faults=health.open_titles(), paused=paused)
-
-
-@router.get("/cameras/new", dependencies=[Depends(editable_settings)])
-def camera_new_page(rev: Rev, templates: TemplatesPart, cameras: Cameras, models: Models) -> HTMLResponse:
-    """Return the page on which a camera is found in the network or by its address, tried, seen, named and added."""
-    first = not cameras.configured
-    return templates.page(
-        "camera_new.html", here="/cameras", rev=rev, vendors=VENDORS, first=first, better=models.better()
-    )
-
-
-@router.post("/fragments/setup/probe")
-def probe_fragment(prober: Prober, settings: Settings, templates: TemplatesPart, wanted: TryCamera) -> HTMLResponse:
-    """Return what a camera sent, for the page."""
-    return templates.page("probed.html", found=prober.probe(tried(settings, wanted)))
-
-
-@router.post("/fragments/setup/discover")
-def discover_fragment(finder: Finder, templates: TemplatesPart) -> HTMLResponse:
-    """Return the cameras that answer in the local network, for the page."""
-    return templates.page("found_cameras.html", cameras=finder.found().cameras)
-
-
-@router.post("/fragments/setup/onvif")
-def onvif_fragment(finder: Finder, templates: TemplatesPart, wanted: AskCamera) -> HTMLResponse:
-    """Return a camera's description of itself, for the page."""
-    return templates.page("found_streams.html", found=finder.ask(wanted))
 
 
 @router.get("/cameras/{name}/settings", dependencies=[Depends(editable_settings)])
@@ -237,39 +190,3 @@ def trial_page(
     return templates.page(
         "trial.html", here="/cameras", rev=rev, camera=cameras.full(name), trial=report, all_of_them=page_of(name)
     )
-
-
-class TimelinePage:
-    """Makes the page of one day. One a request."""
-
-    def __init__(
-        self, rev: Rev, templates: TemplatesPart, cameras: Cameras, arming: ArmingPart, db: DatabasePart,
-        renditions: RenditionsPart,
-    ) -> None:  # fmt: skip
-        self.names = [each.name for each in cameras.items()]
-        self._rev, self._templates, self._arming, self._db, self._renditions = rev, templates, arming, db, renditions
-
-    def of(self, chosen: str, only: str | None = None) -> HTMLResponse:
-        """Return the page with the recording of `chosen`. only: the one camera that is on it; None: all are."""
-        self._renditions.expect(chosen)
-        return self._templates.page(
-            "timeline.html", here="/timeline", rev=self._rev, camera=only or "", chosen=chosen,
-            cameras=self.names if only is None else [only],
-            pauses=ArmingReport.of(self._arming, only).pauses, missed=missed_people(self._db, chosen),
-        )  # fmt: skip
-
-
-@router.get("/timeline")
-def timeline_page(
-    page: Annotated[TimelinePage, Depends()], camera: Annotated[str, Query(max_length=64)] = ""
-) -> HTMLResponse:
-    """One day of every camera, `camera` being the one whose recording is shown."""
-    return page.of(camera if camera in page.names else next(iter(page.names), ""))
-
-
-@router.get("/cameras/{name}/timeline")
-def camera_timeline_page(page: Annotated[TimelinePage, Depends()], name: str) -> HTMLResponse:
-    """One day of a camera; the script reads the moment from `?t=`."""
-    if name not in page.names:
-        raise Problem(404, "There is no such camera in the site file.")
-    return page.of(name, only=name)

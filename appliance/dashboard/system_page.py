@@ -1,4 +1,4 @@
-"""The pages of the appliance as a whole: state, networks, storage, scenarios, trials, notifications."""
+"""The pages of the appliance as a whole: state, networks, storage, scenarios, trials, agreement."""
 
 from __future__ import annotations
 
@@ -11,14 +11,11 @@ from appliance.dashboard.agreement_api import AgreementPart
 from appliance.dashboard.backup_api import Backups
 from appliance.dashboard.deps import Rev
 from appliance.dashboard.models_api import REFUSALS, Models
-from appliance.dashboard.notify_api import SECRET_KEYS, NotifyPart, offer_of, report_of
 from appliance.dashboard.proofs_api import CandidatesPart, ProofItem, ProofPart, ProverPart
-from appliance.dashboard.push_api import browsers_of, may_subscribe
 from appliance.dashboard.scenarios_api import Exporter, Jobs
 from appliance.dashboard.settings_api import Settings
 from appliance.dashboard.storage_api import StoragePart, StorageReport
 from appliance.dashboard.system_api import DROP_TEXTS, LOG_SHOWN, Level, System
-from appliance.notify.message import SNOOZE_MINUTES
 from appliance.web.auth import TemplatesPart
 from appliance.web.problems import refused_as
 from appliance.web.routes import RouteList
@@ -85,18 +82,3 @@ def proofs_page(rev: Rev, templates: TemplatesPart, store: ProofPart, candidates
 def agreement_page(rev: Rev, templates: TemplatesPart, reader: AgreementPart) -> HTMLResponse:
     """Return the page with the alerts that are wrong since a fall began, and how often alerts are right."""
     return templates.page("agreement.html", here="/agreement", rev=rev, found=reader.report())
-
-
-@router.get("/notify")
-def notify_page(templates: TemplatesPart, context: NotifyPart, settings: Settings) -> HTMLResponse:
-    """Return the page of this browser, the targets, and what is snoozed."""
-    return templates.page(
-        "notify.html", here="/notify", rev=0, report=report_of(context, settings), browsers=browsers_of(context),
-        may_subscribe=may_subscribe(context, settings), kinds=tuple(SECRET_KEYS),
-    )  # fmt: skip
-
-
-@router.get("/snooze/{token}")
-def snooze_page(templates: TemplatesPart, context: NotifyPart, token: str) -> HTMLResponse:
-    """Return the page that a link in a message leads to. Opening it does nothing: messengers open links, too."""
-    return templates.page("snooze.html", nav=False, offer=offer_of(context, token), lengths=SNOOZE_MINUTES, token=token)

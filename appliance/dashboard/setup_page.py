@@ -1,0 +1,54 @@
+"""The pages on which a site is set up: the first run, and a new camera that is found, tried and named."""
+
+from __future__ import annotations
+
+from fastapi import Depends
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from appliance.base.credentials import LENGTH_MIN
+from appliance.dashboard.camera_address import VENDORS
+from appliance.dashboard.cameras_api import Cameras
+from appliance.dashboard.deps import Rev
+from appliance.dashboard.models_api import Models
+from appliance.dashboard.settings_api import Settings, editable_settings
+from appliance.dashboard.setup_probe_api import AskCamera, Finder, Prober, TryCamera, tried
+from appliance.web.auth import AccessPart, TemplatesPart
+from appliance.web.routes import RouteList
+
+router = RouteList(default_response_class=HTMLResponse)
+
+
+@router.get("/setup", tags=["session"])
+def setup_page(templates: TemplatesPart, access: AccessPart, settings: Settings) -> Response:
+    """Return the page of the first run; once there is a user, redirect to the start page."""
+    if not access.in_setup:
+        return RedirectResponse("/", 303)
+    site = settings.service.running.config.site.shown
+    return templates.page("setup.html", site_name=site, length_min=LENGTH_MIN)
+
+
+@router.get("/cameras/new", include_in_schema=False, dependencies=[Depends(editable_settings)])
+def camera_new_page(rev: Rev, templates: TemplatesPart, cameras: Cameras, models: Models) -> HTMLResponse:
+    """Return the page on which a camera is found in the network or by its address, tried, seen, named and added."""
+    first = not cameras.configured
+    return templates.page(
+        "camera_new.html", here="/cameras", rev=rev, vendors=VENDORS, first=first, better=models.better()
+    )
+
+
+@router.post("/fragments/setup/probe", include_in_schema=False)
+def probe_fragment(prober: Prober, settings: Settings, templates: TemplatesPart, wanted: TryCamera) -> HTMLResponse:
+    """Return what a camera sent, for the page."""
+    return templates.page("probed.html", found=prober.probe(tried(settings, wanted)))
+
+
+@router.post("/fragments/setup/discover", include_in_schema=False)
+def discover_fragment(finder: Finder, templates: TemplatesPart) -> HTMLResponse:
+    """Return the cameras that answer in the local network, for the page."""
+    return templates.page("found_cameras.html", cameras=finder.found().cameras)
+
+
+@router.post("/fragments/setup/onvif", include_in_schema=False)
+def onvif_fragment(finder: Finder, templates: TemplatesPart, wanted: AskCamera) -> HTMLResponse:
+    """Return a camera's description of itself, for the page."""
+    return templates.page("found_streams.html", found=finder.ask(wanted))
