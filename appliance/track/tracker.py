@@ -227,7 +227,7 @@ class Tracker:
 
     def _spawn(self, frame: FrameObservation, held: Sequence[int]) -> None:
         room = TUNING.losing.tracks_max - len(self._tracks)
-        confident = spawn_confident(frame, [self._tracks[row] for row in held], self._covered(frame), room)
+        confident = spawn_confident(frame, [self._tracks[row] for row in held], _covered(self._tracks, frame), room)
         tentative = spawn_tentative(frame, self._tracks, confident, room - len(confident))
         for index in (*confident, *tentative):
             score, box = frame.scores[index], frame.boxes[index]
@@ -235,26 +235,6 @@ class Tracker:
             track.is_vehicle = self._kind(track) == VEHICLE
             track.tentative = TentativePath(box, score) if index in tentative else None
             self._tracks.append(track)
-
-    def _covered(self, frame: FrameObservation) -> list[Track]:
-        """Return the hidden stationary tracks with something that moves before their places.
-
-        What is detected at such a place may be the same object, half hidden, and its patch cannot tell yet.
-        """
-        hidden = [
-            each
-            for row, each in enumerate(self._tracks)
-            if each.stationary is not None and row not in frame.taken and each.is_hidden()
-        ]
-        if not hidden:
-            return []
-        moving = [each.filter.box for each in self._tracks if each.number and not each.at_rest]
-        new = [frame.boxes[index] for index in frame.free(TUNING.scores.score_min)]
-        return [
-            track
-            for track in hidden
-            if any(covers(box, track.place) for box in (*moving, *new) if not track.is_in_place(box))
-        ]
 
     def _prune(self) -> None:
         """Remove the tracks that this frame has missed and that are no longer awaited; numbered ones become lost."""
@@ -278,6 +258,27 @@ class Tracker:
         """Return the kind within which it may be mistaken, by a name that another network knows, too."""
         label = self._labels[track.group]
         return VEHICLE if label in VEHICLES else label
+
+
+def _covered(tracks: Sequence[Track], frame: FrameObservation) -> list[Track]:
+    """Return the hidden stationary tracks with something that moves before their places.
+
+    What is detected at such a place may be the same object, half hidden, and its patch cannot tell yet.
+    """
+    hidden = [
+        each
+        for row, each in enumerate(tracks)
+        if each.stationary is not None and row not in frame.taken and each.is_hidden()
+    ]
+    if not hidden:
+        return []
+    moving = [each.filter.box for each in tracks if each.number and not each.at_rest]
+    new = [frame.boxes[index] for index in frame.free(TUNING.scores.score_min)]
+    return [
+        track
+        for track in hidden
+        if any(covers(box, track.place) for box in (*moving, *new) if not track.is_in_place(box))
+    ]
 
 
 def _tracked_object(track: Track, score: float, labels: Sequence[str]) -> TrackedObject:
