@@ -33,11 +33,10 @@ from appliance.motion.region_mosaic import (
     Mosaic,
     all_tracks_certain,
     choose_parts,
-    contained_share,
     lay_mosaic,
 )
 from appliance.track.tracker import VEHICLES
-from appliance.types import Box
+from appliance.types import Box, contained_share
 
 
 @dataclass(frozen=True, slots=True)

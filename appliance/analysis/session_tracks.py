@@ -22,10 +22,10 @@ from appliance.detect.detector import ObjectDetector
 from appliance.detect.letterbox import GpuFrame, GpuFrameRuntime
 from appliance.media.frames import FrameConverter, device_format, quarter_turns, upright_size
 from appliance.motion import region_mosaic
-from appliance.motion.region_mosaic import Mosaic, contained_share
+from appliance.motion.region_mosaic import Mosaic
 from appliance.rules.line_polygon_geometry import crossing, foot
 from appliance.track.tracker import VEHICLES
-from appliance.types import Box, Detections, FrameBoxes, Point, TrackedObject
+from appliance.types import Box, Detections, FrameBoxes, Point, TrackedObject, contained_share
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from appliance.detect.letterbox import GREY, fitted_side
 from appliance.motion.motion_gate import union_box
-from appliance.types import Box, Detections, TrackedObject
+from appliance.types import Box, Detections, TrackedObject, contained_share
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,14 +213,6 @@ def ends_at_cut(boxes: NDArray[np.float32], part: Box, size: tuple[int, int]) ->
     near = np.array([TUNING.cut_edge_px / size[0], TUNING.cut_edge_px / size[1]] * 2, np.float32)
     inner = np.array([part[0] > 0, part[1] > 0, part[2] < 1, part[3] < 1])
     return np.asarray(((np.abs(boxes - np.array(part, np.float32)) <= near) & inner).any(axis=1), np.bool_)
-
-
-def contained_share(box: Sequence[float], other: Sequence[float]) -> float:
-    """Which part of `box` lies in `other`, 0..1."""
-    width = min(box[2], other[2]) - max(box[0], other[0])
-    height = min(box[3], other[3]) - max(box[1], other[1])
-    area = (box[2] - box[0]) * (box[3] - box[1])
-    return width * height / area if width > 0 and height > 0 and area > 0 else 0.0
 
 
 def _grown(box: Box, x: float, y: float) -> Box:

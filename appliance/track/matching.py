@@ -328,13 +328,6 @@ def spawn_tentative(frame: FrameObservation, tracks: Sequence[Track], spawned: S
     return found
 
 
-def covers(box: Box, place: Box) -> bool:
-    """Return True if an object at `box` hides so much of `place` that the patch there may look different."""
-    wide, tall = min(box[2], place[2]) - max(box[0], place[0]), min(box[3], place[3]) - max(box[1], place[1])
-    area = (place[2] - place[0]) * (place[3] - place[1])
-    return wide > 0 and tall > 0 and wide * tall >= TUNING.parking.covered_min * area
-
-
 def covers_known_track(tentative: Track, tracks: Iterable[Track]) -> bool:
     """Return True if a tentative track overlaps a confirmed one: its box may be that one's, or a part of it."""
     return any(

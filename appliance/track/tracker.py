@@ -11,7 +11,6 @@ from appliance.track.matching import (
     FrameObservation,
     TwoStageMatcher,
     clipped,
-    covers,
     covers_known_track,
     inherit_identity,
     inside_regions,
@@ -29,7 +28,7 @@ from appliance.track.stationary_objects import (
 )
 from appliance.track.track_state import Track
 from appliance.track.tracker_tuning import TUNING
-from appliance.types import Box, Detections, TrackedObject, iou
+from appliance.types import Box, Detections, TrackedObject, contained_share, iou
 
 VEHICLE = "vehicle"  # the kind of all of VEHICLES
 VEHICLES = frozenset({"car", "truck", "bus", "van"})
@@ -277,7 +276,11 @@ def _covered(tracks: Sequence[Track], frame: FrameObservation) -> list[Track]:
     return [
         track
         for track in hidden
-        if any(covers(box, track.place) for box in (*moving, *new) if not track.is_in_place(box))
+        if any(
+            contained_share(track.place, box) >= TUNING.parking.covered_min
+            for box in (*moving, *new)
+            if not track.is_in_place(box)
+        )
     ]
 
 

@@ -19,6 +19,7 @@ from appliance.types.frames import Detections as Detections
 from appliance.types.frames import FrameBoxes as FrameBoxes
 from appliance.types.frames import StreamHeader as StreamHeader
 from appliance.types.frames import TrackedObject as TrackedObject
+from appliance.types.frames import contained_share as contained_share
 from appliance.types.frames import iou as iou
 from appliance.types.frames import is_same_place as is_same_place
 from appliance.types.ingest_messages import CACHES as CACHES

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -105,6 +105,14 @@ def iou(a: Box, b: Box) -> float:
         return 0.0
     both = width * height
     return both / max((a[2] - a[0]) * (a[3] - a[1]) + (b[2] - b[0]) * (b[3] - b[1]) - both, 1e-12)
+
+
+def contained_share(box: Sequence[float], other: Sequence[float]) -> float:
+    """Which part of `box` lies in `other`, 0..1."""
+    width = min(box[2], other[2]) - max(box[0], other[0])
+    height = min(box[3], other[3]) - max(box[1], other[1])
+    area = (box[2] - box[0]) * (box[3] - box[1])
+    return width * height / area if width > 0 and height > 0 and area > 0 else 0.0
 
 
 def is_same_place(found: Box, flagged: Box) -> bool:

@@ -18,10 +18,9 @@ from appliance.analysis.session_tracks import InferenceRequest
 from appliance.health.tamper_detector import TamperDetector
 from appliance.media.decoder import DecodedFrame
 from appliance.media.frames import upright_box
-from appliance.motion.region_mosaic import contained_share
 from appliance.replay.footage import ClipReader
 from appliance.track.tracker import Tracker
-from appliance.types import Detections, FrameBoxes, HealthEvent, TrackedObject
+from appliance.types import Detections, FrameBoxes, HealthEvent, TrackedObject, contained_share
 from tests.support.numbered_footage import numbered_image
 from tests.support.scripted_sources import CountingTracker, FrameByFrame, NumberReader, clip
 
