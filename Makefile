@@ -30,8 +30,10 @@ $(VENV)/.ready: pyproject.toml deploy/requirements-dev.lock deploy/requirements-
 demo: setup      ## see it work: cameras over RTSP, alerts, cloud verdicts, dashboard (CLIP=path for your own footage, VLM=http://... for a real judge)
 	$(BIN)/vedette demo $(if $(CLIP),--clip "$(CLIP)") $(if $(VLM),--vlm "$(VLM)") $(if $(VLM_MODEL),--vlm-model "$(VLM_MODEL)")
 
-# More than there are cores: many tests wait for cameras and brokers that go on in real time. A third have the browser.
+# More processes than there are cores: many tests wait for cameras and brokers that go on in real time. A third have the
+# browser. Each process collects all tests, and would rewrite their assertions, 22 s of CPU, if none had done so before.
 test: setup browser mosquitto promtool  ## run every test that CI runs, files side by side on all cores (ARGS="--durations=80")
+	@ls tests/unit/__pycache__/*-pytest-*.pyc > /dev/null 2>&1 || { ls tests/*/test_*.py | xargs -P $$(nproc) -n 140 $(BIN)/python -m pytest --collect-only -qq -p no:cacheprovider > /dev/null 2>&1 || true; }
 	$(BIN)/python -m pytest -n $$(( $$(nproc) * 3 )) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-quick: setup ## the unit tests that need no browser, broker or camera, in about a minute
