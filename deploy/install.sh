@@ -164,6 +164,11 @@ build_version() {  # $opt/$version with everything in it; what a kill left half 
     if [ -n "$locks" ] && [ -f "$work/requirements-$each.lock" ]; then locks="$locks -r $work/requirements-$each.lock"
     else named="$named${named:+,}$each"; fi
   done
+  if [ -z "$locks" ] && [ "$unit" = vedette ]; then  # the lock has these two
+    for each in mqtt notify; do
+      case ",$named," in *",$each,"*) ;; *) named="$named${named:+,}$each" ;; esac
+    done
+  fi
   # shellcheck disable=SC2086
   {
     [ -z "$locks" ] || pip_install --require-hashes $locks

@@ -5,14 +5,16 @@ ARG L4T_IMAGE=nvcr.io/nvidia/l4t-jetpack:r36.4.0
 
 # hadolint ignore=DL3006
 FROM ${L4T_IMAGE} AS build
+ARG APPRISE=2.2.0
 ARG CUDA_BINDINGS=12.9.10
+ARG PAHO_MQTT=2.2.0
 WORKDIR /src
 # hadolint ignore=DL3008
 RUN apt-get update && apt-get install -y --no-install-recommends python3-venv && rm -rf /var/lib/apt/lists/*
 COPY . .
 RUN python3 -m venv /tool && /tool/bin/pip wheel --no-cache-dir --no-deps -w /wheel . \
     && python3 -m venv --system-site-packages /opt/vedette \
-    && /opt/vedette/bin/pip install --no-cache-dir /wheel/*.whl "cuda-bindings==$CUDA_BINDINGS"
+    && /opt/vedette/bin/pip install --no-cache-dir /wheel/*.whl "apprise==$APPRISE" "paho-mqtt==$PAHO_MQTT" "cuda-bindings==$CUDA_BINDINGS"
 
 # hadolint ignore=DL3006
 FROM ${L4T_IMAGE}

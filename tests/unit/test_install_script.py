@@ -383,7 +383,7 @@ KINDS = {
             "proc/device-tree/model": "NVIDIA Jetson Orin Nano\0",
             "etc/nv_tegra_release": "# R36 (release), REVISION: 4.0",
         },
-        ["--system-site-packages", "[jetson-cu12]"],
+        ["--system-site-packages", "[mqtt,notify]", "[jetson-cu12]"],
     ),
     "nvidia": (
         {"proc/driver/nvidia/version": f"{NVRM}  580.95.05  Release Build"},
@@ -434,7 +434,7 @@ def test_what_was_chosen_holds_for_later_versions(machine: Machine) -> None:
     code, said = machine.do("upgrade", "--dry-run", version="2.0")
     assert code == 0
     assert "accelerator.d/jetson.conf" in said
-    assert "[mqtt]" in said
+    assert "[mqtt,notify]" in said
 
 
 def test_another_file_than_the_one_named_and_wrong_words_are_refused(machine: Machine) -> None:
