@@ -204,7 +204,8 @@ class EscalationHandler:
             outcome = HandlerOutcome(self._judge.unsure(escalation, late))
         else:
             outcome = await self._fetch_and_judge(delivery, escalation)
-            self._metrics.judged.inc()
+            if outcome.dead is None:
+                self._metrics.judged.inc()
         _remember(self._answered, key, replace(outcome, case=None))  # which may be megabytes
         await self._finish(delivery, escalation, outcome, key)
 

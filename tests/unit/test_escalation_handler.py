@@ -21,7 +21,7 @@ from cloud_worker.config import HandlingConfig
 from cloud_worker.escalation_handler import EscalationHandler, NullArchive
 from cloud_worker.evidence import IN_PROCESS
 from cloud_worker.judge import Judge, JudgeCase, Opinion
-from cloud_worker.metrics import WorkerMetrics
+from cloud_worker.metrics import WorkerCounts, WorkerMetrics
 from tests.servers.site import ref_of
 from tests.support.waiting import until_async
 
@@ -121,6 +121,21 @@ def handler(broker: Broker, engine: Eye, clock: ManualClock | None = None) -> Es
     clock = clock or ManualClock()
     link, judge = cast(Any, broker), Judge(engine, "w1", clock, IN_PROCESS)
     return EscalationHandler(HandlingConfig(media_wait_s=0.0), judge, link, clock, WorkerMetrics(), NullArchive())
+
+
+def test_an_escalation_that_no_engine_judged_counts_as_given_up_alone(escalation: wire.Escalation) -> None:
+    """The service level divides those given up by both counts: all, and not half, are errors while engines are away."""
+    clock = ManualClock()
+
+    class Away(Eye):
+        async def judge(self, case: JudgeCase) -> Opinion:
+            clock.advance(100_000)
+            raise EngineUnavailable("away")
+
+    made = handler(Broker(held_by(escalation)), Away(), clock)
+    asyncio.run(made.handle(cast(Any, ScriptedDelivery(escalation, 1))))
+    counts = WorkerCounts.of(made._metrics)
+    assert (counts.given_up, counts.judged) == (1, 0)
 
 
 def test_a_dead_letter_that_could_not_be_stored_is_stored_with_the_next_delivery(escalation: wire.Escalation) -> None:
