@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import difflib
 import io
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -40,16 +42,25 @@ def whole_number_between(low: int, high: int, what: str) -> Callable[[str], int]
 
 
 class CommandParser(argparse.ArgumentParser):
-    """Says wrong use as a JSON object on standard output, too, where --json was asked for."""
+    """Says wrong use with the usage of the command and the nearest right word.
+
+    Where --json was asked for, it says it as a JSON object on standard output, too.
+    """
 
     _as_json = False
 
     def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
         words = sys.argv[1:] if args is None else args
         self._as_json = "--json" in words
-        return super().parse_known_args(words, namespace)
+        found, unknown = super().parse_known_args(words, namespace)
+        if unknown and self._subparsers is None:  # argparse would name them with the usage of the whole program
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return found, unknown
 
     def error(self, message: str) -> NoReturn:
+        found = re.search(r"invalid choice: '([^']+)' \(choose from (.+)\)", message)
+        if found and (near := difflib.get_close_matches(found[1], re.findall(r"[\w-]+", found[2]), n=1)):
+            message = f"{message[: found.start()]}invalid choice: '{found[1]}'; did you mean `{near[0]}`?"
         if self._as_json:
             print(json.dumps({"ok": False, "problems": [f"{self.prog}: {message}"]}))
         super().error(message)

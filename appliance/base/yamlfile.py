@@ -29,6 +29,7 @@ _NAMES = {  # patterns of names, in words
     r"^[A-Za-z0-9_-]{1,64}$": "a name is of letters, digits, - and _, at most 64",
 }
 _NO_TEXT = {"int", "float", "bool", "null", "timestamp"}  # what YAML makes of 1, 1.5, on, ~ and 2026-01-31
+_SECTION = "must be a section of `key: value` lines"
 _Key = tuple[str | int, ...]
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -85,7 +86,7 @@ def loads(
     except ValidationError as error:
         found = error.errors(include_url=False)
         texts = [_of_key(each, root, lines, data) or _explain(each, model, lines, data, known.used) for each in found]
-        raise ConfigError(source, list(dict.fromkeys(texts))) from None
+        raise ConfigError(source, sorted(dict.fromkeys(texts), key=_line_of)) from None
 
 
 def line_numbers(path: Path) -> dict[tuple[str | int, ...], int]:
@@ -128,7 +129,10 @@ def _not_yaml(error: yaml.YAMLError, source: str, text: str = "") -> ConfigError
         return ConfigError(source, [f"line {line}: not valid YAML: the character {printable(chr(error.character))}"])
     mark = getattr(error, "problem_mark", None)
     where = f"line {mark.line + 1}: " if mark else ""
-    return ConfigError(source, [f"{where}not valid YAML: {getattr(error, 'problem', None) or error}"])
+    problem = str(getattr(error, "problem", None) or error)
+    if "'\\t'" in problem:
+        problem = "a tab; YAML is indented by spaces"
+    return ConfigError(source, [f"{where}not valid YAML: {problem}"])
 
 
 def _bound(root: yaml.Node | None, source: str) -> None:
@@ -237,7 +241,14 @@ def _explain(problem: Any, model: type[BaseModel], lines: dict[_Key, int], data:
         return f"{where}: unknown key; {hint}"
     if problem["type"] == "missing":
         return f"{where}: this key is required"
+    if problem["type"] in ("model_type", "model_attributes_type") and (names := _siblings(model, key, data)):
+        return f"{where}: {_SECTION}; known keys here: {', '.join(names)}"
     return f"{where}: {_without_values(_in_words(problem), used)}"
+
+
+def _line_of(text: str) -> int:
+    found = re.match(r"line (\d+):", text)
+    return int(found[1]) if found else 0
 
 
 def _of_key(problem: Any, root: yaml.Node | None, lines: Mapping[_Key, int], data: Any) -> str:
@@ -287,7 +298,7 @@ def _in_words(problem: Any) -> str:
         case "tuple_type" | "list_type":
             return "must be a list: [a, b]"
         case "dict_type" | "model_type" | "model_attributes_type" | "dataclass_type":
-            return "must be a section of `key: value` lines"
+            return _SECTION
         case "too_short":
             return f"must have at least {limits['min_length']}, and has {limits['actual_length']}"
         case "too_long":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import socket
 import stat
@@ -55,6 +56,7 @@ PROBES_AT_ONCE = 8  # cameras; each decodes for a moment, and more would slow ea
 BROKER_TIMEOUT_S = 3.0  # TCP repeats a lost SYN after 1 s
 BUSY_SHARE_MAX = 0.85  # of all cores: recording, tracking and pages need the rest
 DAYS_LEFT_MIN = 2.0  # less is worth a note
+_ESCAPED = "in a user name or password write / as %2F, ? as %3F, # as %23, @ as %40"
 _LEVEL_MARKUP = {
     "ok": "[green]ok[/]",
     "warning": "[yellow]note[/]",
@@ -120,12 +122,14 @@ def _addresses(site: SiteConfig) -> Iterator[Finding]:
     """Find addresses that cannot be right; nothing is contacted."""
     for name, camera in site.cameras.items():
         for key, url in (("url", camera.url), ("detect_url", camera.detect_url)):
-            if url and not url.startswith("file:") and not is_address(url):
-                yield Finding(
-                    f"cameras.{name}.{key}", "wrong",
-                    f"{camera_address(url)} is not an address like rtsp://host:554/path; in a user name or password "
-                    "write / as %2F, ? as %3F, # as %23, @ as %40",
-                )  # fmt: skip
+            about = f"cameras.{name}.{key}"
+            if not url or url.startswith("file:"):
+                continue
+            if not is_address(url):
+                text = f"{camera_address(url)} is not an address like rtsp://host:554/path; {_ESCAPED}"
+                yield Finding(about, "wrong", text)
+            elif re.search("[/?#].*@", url.partition("://")[2]):
+                yield Finding(about, "warning", f"the host is what comes before the first /, ? or #: {_ESCAPED}")
 
 
 def _secrets(site_file: Path) -> Iterator[Finding]:

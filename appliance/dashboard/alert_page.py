@@ -39,7 +39,7 @@ _DELIVERY_TEXTS = {
     "deferred": "The escalation waits for a better moment.",
     "ready": "The escalation is ready and waits for a judge.",
     "sent": "The escalation is with the cloud; its verdict will appear here.",
-    "expired": "No answer came in time, so the alert stands as the edge saw it.",
+    "expired": "No answer came in time, so the alert stands as the appliance saw it.",
     "settled": "The escalation is settled.",
 }
 _STEP_TEXTS = {
@@ -157,8 +157,8 @@ class AlertPageView:
         The fault may be here, on the way, or in the cloud.
         """
         if escalation is None:
-            return " ".join(map(tell, ("Not asked: this alert was settled on the edge.", *_edge_texts(decision))))
-        texts = [f"Unverified: the edge saw it ({score(row.score)} sure).", _DELIVERY_TEXTS[escalation.state]]
+            return " ".join(map(tell, ("Not asked: this alert was settled on the appliance.", *_edge_texts(decision))))
+        texts = [f"Unverified: the appliance saw it ({score(row.score)} sure).", _DELIVERY_TEXTS[escalation.state]]
         if decision is not None and decision.flagged:
             texts.append(f"Until then this stands{_certainty_text(decision)}: {decision.flagged}.")
         link = self._probes.link() if self._probes.link is not None else None
@@ -170,7 +170,8 @@ class AlertPageView:
             texts.append("The cloud does not answer now.")
         faults = sorted({event.kind for event in self._health.open(row.camera)})
         if faults:
-            texts.append(f"The edge itself is not well: {', '.join(tell(HEALTH_TITLES[kind]) for kind in faults)}.")
+            named = ", ".join(tell(HEALTH_TITLES[kind]) for kind in faults)
+            texts.append(f"The appliance itself is not well: {named}.")
         return " ".join(map(tell, texts))
 
     def _shown_time(self, row: AlertRow, clip: EvidenceRow | None, now: float) -> tuple[float, float]:

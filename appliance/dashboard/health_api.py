@@ -233,7 +233,8 @@ class HealthReader:
                 found.append(f"camera {row.name} is {row.state}" + (f": {row.reason}" if row.reason else ""))
         for event in self._events.open():
             if event.kind != "stalled" and event.kind not in OF_NEIGHBOURS:  # the camera's state says it
-                found.append((f"camera {event.camera}: " if event.camera else "") + event.reason)
+                reason = event.reason or HEALTH_TITLES[event.kind]
+                found.append((f"camera {event.camera}: " if event.camera else "") + reason)
         return found
 
     def not_ready(self) -> list[str]:

@@ -123,7 +123,10 @@ def install(
         if not wants_page(request.url.path, request.headers.get("accept", "")):
             return ProblemResponse(problem)
         title = _TITLES.get(problem.status, "Error")
-        page = templates().page("problem.html", title=tell(title), status=problem.status, detail=tell(problem.detail))
+        page = templates().page(  # of a fault without the navigation and the troubles, which may have the same fault
+            "problem.html", title=tell(title), status=problem.status, detail=tell(problem.detail),
+            nav=problem.status < 500,
+        )  # fmt: skip
         page.status_code = problem.status
         page.headers.update(problem.headers)
         return page

@@ -12,9 +12,10 @@ import pytest
 
 from appliance.base.clock import SystemClock
 from appliance.broker.nats_connection import LinkState
+from appliance.config import SiteConfig
 from appliance.types import CameraState
 from tests.browser.conftest import House
-from tests.support.dashboard_site import Site, config_of, running
+from tests.support.dashboard_site import Site, config_of, furnished, running
 from tests.support.waiting import tasks_a_core
 
 pytest.importorskip("playwright.sync_api", reason="the browser tests need the playwright package (dev extra)")
@@ -201,6 +202,23 @@ def test_a_long_name_stands_below_the_words_and_a_wide_screen_has_two_columns(vi
     page.set_viewport_size({"width": 2560, "height": 1440})
     tops = page.evaluate("[...document.querySelectorAll('.card')].map((each) => each.getBoundingClientRect().top)")
     assert tops[0] == tops[1]
+
+
+def test_a_long_name_makes_no_page_and_no_table_wider(browser: Browser, tmp_path: Path) -> None:
+    config = config_of().model_dump(exclude_none=True)
+    config["cameras"]["dock"] |= {
+        "title": "Loading dock, north side, the entrance by the ramp", "zones": config["cameras"]["gate"]["zones"]
+    }  # fmt: skip
+    with furnished(tmp_path, {}, config=SiteConfig.model_validate(config)) as url:
+        page = browser.new_page(locale="de")
+        for path in ("/cameras/gate/settings", "/settings/adjoining", "/storage", "/agreement"):
+            page.goto(url + path)
+            for width in (390, 1280):
+                page.set_viewport_size({"width": width, "height": 800})
+                assert page.evaluate("document.documentElement.scrollWidth") <= width, (path, width)
+                tables = "[...document.querySelectorAll('.wide')].map(each => each.scrollWidth - each.clientWidth)"
+                assert not any(page.evaluate(tables)), (path, width)
+        page.close()
 
 
 def test_reviewing_from_the_keyboard(visit: Visit, house: House) -> None:

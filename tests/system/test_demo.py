@@ -144,6 +144,7 @@ def test_shows_an_alert_and_its_verdict_and_leaves_nothing_behind(
 ) -> None:
     demo = start("--clip", str(walk))
     ready = demo.hear("ready")
+    assert any(each["event"] == "starting" for each in demo.said), "a person sees that something happens"
     assert sorted(ready["pids"]) == sorted(PARTS)
     assert demo.hear("judge")["judge"] == DETECTOR_JUDGES
     alert = demo.hear("alert")

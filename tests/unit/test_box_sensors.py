@@ -162,7 +162,9 @@ def test_the_page_the_api_and_the_metrics_say_it_and_where_it_is_from(tmp_path: 
             None,
             [],
         )
-        assert "not measured here" in http.get("/system").text
+        page = http.get("/system").text
+        assert "not measured here" in page
+        assert "95 % under" not in page, "nobody has measured the age of a frame yet"
         told = http.get("/metrics").text
         assert not any(name in told for name in ("vedette_box_throttled", "vedette_box_power", "vedette_energy"))
         status = SensorStatus(

@@ -241,6 +241,37 @@ def test_check_says_what_is_no_address_without_asking_anybody(
     assert said == [f"cameras.c{number}.url" for number in range(len(wrong))]
 
 
+def test_check_warns_of_a_password_that_ends_the_host_early(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    site = tmp_path / "site.yaml"
+    site.write_text(
+        f"storage: {{dir: {tmp_path}}}\ndetector: {{model: 'builtin:hog'}}\n"
+        "cameras: {a: {url: 'rtsp://u:p@s/w#rd@10.0.0.9/main'}, b: {url: 'rtsp://u:p@s@10.0.0.9/main'}}\n"
+    )
+    assert main(["check", "--no-probe", "--json", str(site)]) == 0
+    found = json.loads(capsys.readouterr().out)["findings"]
+    said = [(each["about"], each["level"]) for each in found if "write / as %2F" in each["text"]]
+    assert said == [("cameras.a.url", "warning")]
+
+
+@pytest.mark.parametrize(
+    ("words", "usage", "said"),
+    [
+        ("chek site.yaml", "usage: vedette [-h]", "invalid choice: 'chek'; did you mean `check`?"),
+        ("export --format coko", "usage: vedette export", "invalid choice: 'coko'; did you mean `coco`?"),
+        ("check --config site.yaml", "usage: vedette check", "unrecognized arguments: --config"),
+    ],
+)
+def test_wrong_use_is_told_with_the_usage_and_the_nearest_word(
+    words: str, usage: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words.split())
+    told = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert told.startswith(usage)
+    assert said in told
+
+
 def _site(folder: Path) -> str:
     path = folder / "site.yaml"
     path.write_text(f"storage: {{dir: {folder / 'store'}}}\ndetector: {{model: 'builtin:hog'}}\ncameras: {{}}\n")

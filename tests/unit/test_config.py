@@ -245,7 +245,7 @@ def test_the_ingest_process_gets_no_secret_but_those_of_its_cameras() -> None:
     [
         ("Gate: {url: 'file:a.mp4'}", "cameras.Gate: a name is of small letters, digits, - and _, at most 32"),
         ("gate: {url: 'file:a.mp4', zones: {z: 12}}", "cameras.gate.zones.z: must be a list: [a, b]"),
-        ("gate: 12", "cameras.gate: must be a section of `key: value` lines"),
+        ("gate: 12", "cameras.gate: must be a section of `key: value` lines; known keys here: audio, "),
         ("gate: {url: 'file:a.mp4', rules: [{name: r}]}", "rules.0: the key 'kind' is required"),
         ("gate: {url: 'file:a.mp4', rules: [{name: r, kind: entr}]}", "rules.0: 'kind' `entr` is none of 'enter', "),
         ("gate: {url: 'file:a.mp4', rules: [{name: r, kind: enter, zone: z, labels: []}]}", "must have at least 1"),
@@ -256,6 +256,15 @@ def test_says_what_is_wrong_in_the_words_of_a_site_file(key: str, words: str) ->
     (said,) = problems(f"cameras:\n  {key}\n")
     assert said.startswith("line 2: ")
     assert words in said
+
+
+def test_says_the_faults_in_the_order_of_the_file() -> None:
+    said = problems("site: {nam: a}\ncameras:\n  gate:\n    urll: rtsp://a/b\nstorage: 4\n")
+    assert [each.partition(":")[0] for each in said] == ["line 1", "line 3", "line 4", "line 5"]
+
+
+def test_says_that_yaml_takes_no_tab() -> None:
+    assert problems("site:\n\tname: a\n") == ["line 2: not valid YAML: a tab; YAML is indented by spaces"]
 
 
 def test_names_the_line_of_a_character_that_yaml_forbids() -> None:

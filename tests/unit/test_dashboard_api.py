@@ -391,6 +391,10 @@ def test_a_store_that_does_not_answer_is_a_problem_not_a_trace(site: Site, clien
     assert answer.status_code == 503
     assert str(site.root) not in answer.text
     assert client.get("/", headers={"Accept": "text/html"}).status_code == 503
+    site.db.close()  # now what every page has on top cannot be read either
+    page = client.get("/", headers={"Accept": "text/html"})
+    assert page.status_code == 503
+    assert "The store does not answer now; try again." in page.text
 
 
 def test_hostile_strings_are_inert_in_every_page(site: Site, client: TestClient) -> None:

@@ -133,8 +133,10 @@ def test_changes_of_all_three_are_read_in_order_and_in_pieces(site: Site) -> Non
     assert since < told[0][0]
 
 
-def test_healthz_names_what_is_not_well(client: TestClient) -> None:
+def test_healthz_names_what_is_not_well(site: Site, client: TestClient) -> None:
+    HealthEventStore(site.db).put(replace(FROZEN, id="b1", kind="black", t_end=None, reason=""))
     health = client.get("/healthz").json()
+    assert "camera dock: Black picture" in health["reasons"], "a fault without a reason is named"
     assert health["status"] == "degraded"
     assert "camera gate: it has moved by 8 %" in health["reasons"]
     assert "it does not answer" in health["reasons"]

@@ -70,9 +70,9 @@ def test_with_both_sides_faulty_the_alert_is_there_and_says_so(site: Site, clien
         )
     )
     page = client.get("/alerts/a").text
-    assert "Unverified: the edge saw it (87 % sure)." in page
+    assert "Unverified: the appliance saw it (87 % sure)." in page
     assert "The cloud does not answer now." in page
-    assert "The edge itself is not well: Detector stuck." in page
+    assert "The appliance itself is not well: Detector stuck." in page
     assert client.get("/api/v1/alerts").json()["alerts"][0]["id"] == "a", "it reaches whoever looks"
 
 

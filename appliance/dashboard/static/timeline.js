@@ -1,7 +1,7 @@
 // @ts-check
 // A day of the recording: strips to drag on, pictures while dragging, playing, cutting, links to a moment.
 import { by, coalesced, follow, get, keys, made, say } from "./page.js";
-import { clockOf } from "./time.js";
+import { clockOf, momentOf } from "./time.js";
 import { Pane } from "./pane.js";
 import { AXIS, drawStrip } from "./strip.js";
 import { offerExport } from "./export.js";
@@ -61,6 +61,7 @@ class DayList {
 	constructor(seek) {
 		this.seek = seek;
 		this.listed = "";
+		this.since = 0; // when the day begins
 	}
 	/**
 	 * @param {string} camera
@@ -75,6 +76,7 @@ class DayList {
 			...report.health.map(each => ({ t: each.t_start, kind: "l-health", text: `${each.title}${each.camera ? "" : ` (${words.appliance})`} ${until(each)}` }))
 		].sort((a, b) => a.t - b.t);
 		by("who").textContent = camera;
+		this.since = report.t_start;
 		const state = JSON.stringify([camera, rows, report.alerts_left_out]);
 		if (state === this.listed) return; // an equal list stays as it is, and so does the focus in it
 		this.listed = state;
@@ -86,7 +88,8 @@ class DayList {
 	}
 	line(each) {
 		const to = made("button", { type: "button", onclick: () => this.seek(each.t) });
-		to.append(made("i", { className: each.kind }), clockOf(each.t), made("span", { textContent: each.text }));
+		const at = each.t < this.since ? momentOf(each.t) : clockOf(each.t);
+		to.append(made("i", { className: each.kind }), at, made("span", { textContent: each.text }));
 		const item = made("li");
 		item.append(to);
 		if (each.href) item.append(made("a", { href: each.href, textContent: "→", ariaLabel: `${each.text}, ${clockOf(each.t)}` }));

@@ -35,6 +35,7 @@ const styles = {
 	full: date => `${day.format(date)}, ${clock.format(date)}`
 };
 
+export const momentOf = at => moment(new Date(at * 1000));
 export const clockOf = moment => clock.format(new Date(moment * 1000));
 
 export function dayOf(moment) {
