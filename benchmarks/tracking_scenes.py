@@ -250,6 +250,17 @@ def junction(seed: int, *, fps: float = 5.0, cars: int = 6, alike: bool = False)
     return _film(rng, actors, fps, max(each.times[-1] for each in actors) + 1)
 
 
+def bus_stop(seed: int) -> Scene:
+    """Return a scene of a person who has waited for 40 s when a bus stops before them for 12 s, and drives on."""
+    rng = np.random.default_rng(2000 + seed)
+    place, height = (float(rng.uniform(0.35, 0.45)), 0.62), 0.2
+    waits = ((-0.06, 0.62), place, place)
+    person = Actor(1, "person", (0.0, 6.0, 75.0), waits, (height,) * 3, 0.4, _colour(rng), _colour(rng))
+    stops = ((1.6, 0.78), (0.5, 0.78), (0.5, 0.78), (-0.7, 0.78))
+    bus = Actor(2, "car", (46.0, 50.0, 62.0, 66.0), stops, (0.5,) * 4, 2.2, _colour(rng), _colour(rng))
+    return _film(rng, [person, bus], 5.0, 75.0)
+
+
 def _walker(rng: np.random.Generator, number: int, begin: float, *, from_left: bool, y: float | None) -> Actor:
     foot = float(rng.uniform(0.45, 0.97)) if y is None else y
     to = float(np.clip(foot + rng.normal(0, 0.06), 0.42, 1.0))

@@ -157,10 +157,11 @@ class DashboardParts:
         reviewer = AlertReviewer(alert_reader, self._alerts, ReviewStore(self._db), self._clock)
         headroom = HeadroomReader(cameras, self._meter, self._health_events, probes)
         readers = (health_reader, headroom, storage, self._cameras, self._meter)
+        arming = probes.arming or Arming(config.arming, cameras, self._arming, self._clock, local_weekday_minute)
         provide(
             app, self._db, StorageRoot(self._root), probes, *self._lasting, templates, storage, alert_reader,
             reviewer, health_reader, headroom, *self._money(config),
-            *self._replays(config),
+            *self._replays(config, arming),
             self._analyzer(config, probes),
             CameraReader(self._cameras, self._segments, self._boxes, self._meter, cameras),
             FalseAlarmReader(self._db, cameras),
@@ -170,7 +171,7 @@ class DashboardParts:
             CandidateStore(self._root),
             ModelReader(decisions, probes, headroom, self._settings, self._puller),
             NotifyContext(config, probes, self._db, self._meter),
-            probes.arming or Arming(config.arming, cameras, self._arming, self._clock, local_weekday_minute),
+            arming,
             SystemReader(decisions, self._root, self._clock, probes, readers),
             AlertPageView(alert_reader, health_reader, self._boxes, probes, decisions.alerts),
             ApplianceCollector(
@@ -207,12 +208,12 @@ class DashboardParts:
         yield CostReader(self._db, self._meter, prices, config.costs, self._work)
         yield HistoryReader(self._db, self._meter, prices, config.costs, self._work)
 
-    def _replays(self, config: DashboardSections) -> Iterator[object]:
+    def _replays(self, config: DashboardSections, arming: Arming) -> Iterator[object]:
         """Yield the parts that decide the recording again, or read what was decided: Why, trials, scenarios."""
         decisions, root = config.decisions, str(self._root.absolute())
         timelines = TimelineReader(TimelineStore(self._db), self._cameras, decisions.cameras, self._clock)
         yield timelines
-        yield WhyReader(self._db, decisions, self._clock, timelines, self.jobs, root)
+        yield WhyReader(self._db, decisions, self._clock, timelines, self.jobs, root, arming)
         yield SettingsTrials(self._db, decisions, self.jobs, self._trials, timelines, root)
         yield RuleTrials(self._boxes, self._cameras, decisions, self._clock)
         yield ScenarioExporter(

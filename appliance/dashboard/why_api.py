@@ -19,6 +19,7 @@ from appliance.dashboard.schemas import API, ApiModel, RequestModel
 from appliance.dashboard.timeline_api import From, TimelineReader, TimelineReport, To
 from appliance.explain.recording_tasks import LEAD_S, SPAN_TASK, SpanTask, without_secrets
 from appliance.explain.span_explanation import SENTENCES, SpanExplanation, Stage, explain_stored
+from appliance.rules.arming import Arming
 from appliance.store.boxes import BoxStore
 from appliance.store.cameras import CameraStore
 from appliance.store.database import Database
@@ -196,6 +197,7 @@ class WhyReader:
         timelines: TimelineReader,
         jobs: RecordingJobs,
         root: str,
+        arming: Arming,
     ) -> None:
         self._boxes, self._cameras, self._segments = BoxStore(db), CameraStore(db), SegmentStore(db)
         self._timeline_store = TimelineStore(db)
@@ -204,6 +206,7 @@ class WhyReader:
         self._timelines = timelines
         self._jobs = jobs
         self._root = root
+        self._arming = arming
 
     def stored(self, name: str, t0: float, t1: float) -> WhyReport:
         """By what the appliance stored. Raises Problem."""
@@ -213,7 +216,11 @@ class WhyReader:
         pipeline = Pipeline(name, camera, self._config.alerts, local_weekday_minute)
         lead = [each for each in self._timeline_store.events(name, t0 - RECALL_S_MAX, t0 - LEAD_S) if each.alert]
         pipeline.policy.recall([each.event for each in lead])
-        found = explain_stored(camera, pipeline, self._sessions(name, size, t0, t1), (t0, t1))
+        reported = {each.event.rule for each in self._timeline_store.events(name, t0 - LEAD_S, t1) if each.alert}
+        found = explain_stored(
+            camera, pipeline, self._sessions(name, size, t0, t1), (t0, t1),
+            off=lambda t: self._arming.off_rules(name, t) - reported,  # the profile may have been another one then
+        )  # fmt: skip
         return self._report(name, camera, t0, t1, found, None)
 
     def replay_span(self, name: str, t0: float, t1: float) -> RecordingJob:

@@ -6,7 +6,7 @@ remember. `SpanExplainer` sums that up for a span.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
@@ -382,11 +382,15 @@ def explain_stored(
     pipeline: Pipeline,
     sessions: Sequence[tuple[StreamHeader, Sequence[FrameBoxes]]],
     span: tuple[float, float],
+    off: Callable[[float], Set[str]],
 ) -> SpanExplanation:
-    """Explain stored boxes by the camera's rules. sessions: oldest first, with frames of before the span."""
+    """Explain stored boxes by the camera's rules. sessions: oldest first, with frames of before the span.
+
+    off: returns the names of the rules that were switched off at a time.
+    """
     explainer = SpanExplainer(camera, pipeline, span)
     for header, frames in sessions:
         explainer.begin(header)
         for frame in frames:
-            explainer.feed(frame)
+            explainer.feed(frame, off=off(frame.t))
     return explainer.explanation

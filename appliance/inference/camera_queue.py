@@ -141,7 +141,9 @@ class CameraQueue(Generic[Item]):
             # examined, two where the heartbeat comes every 4 s.
             pause_s = self._every_s if self._late else max(self._every_s, self._pause_s / 2)
             since, frame = waiting.since, waiting.frame
-            deadline = max(self._served_at + self.heartbeat_s, since + self.heartbeat_s / 2)
+            # A frame that is due as a heartbeat may wait a little; one that took its place has come too late for that.
+            grace_s = self.heartbeat_s / 2 if frame.at == since else 0.0
+            deadline = max(self._served_at + self.heartbeat_s, since + grace_s)
             due = min(since + pause_s, deadline)
             return PendingInference(since, due, deadline, waiting.priority, frame.area, frame.size)
 

@@ -222,6 +222,9 @@ class EscalationPlanner:
             return RoutePlan(route, event)
         if decision.when == "now":
             self._context.budget.spend(decision.cost, now)
+        for seen in self._tracks_of(alert, event):
+            if seen.t_first <= event.t:  # else it is a track of a later run with the same number
+                self._recent.record(rule.name, alert.severity, seen)
         escalation = build_escalation(alert, event, rule, site=self._context.site, model=self._model, now=now)
         return RoutePlan(replace(route, question=escalation.question), event, escalation)
 

@@ -18,7 +18,10 @@ DIGITS = 3  # decimals in the row of the decision
 
 @dataclass(slots=True)
 class TrackStats:
-    """One track. mean, square: of its scores (Welford); start: its first foot point; tall: its greatest height."""
+    """One track. label: its present one, since the tracker may find later that a truck is a car.
+
+    mean, square: of its scores (Welford); start: its first foot point; tall: its greatest height.
+    """
 
     label: str
     box: Box
@@ -33,7 +36,7 @@ class TrackStats:
 
     def update(self, found: TrackedObject, t: float, aspect: float) -> None:
         self.looks += 1
-        self.box, self.t_last = found.box, max(self.t_last, t)
+        self.label, self.box, self.t_last = found.label, found.box, max(self.t_last, t)
         change = found.score - self.mean
         self.mean += change / self.looks
         self.square += change * (found.score - self.mean)
@@ -125,10 +128,10 @@ STANDING = RecentEscalationsTuning()
 
 @dataclass(slots=True)
 class _EscalatedObject:
-    """there_s: for how long it was detected there, seconds; from before it was escalated, too."""
+    """track: goes on while its run lasts. there_s: for how long it was detected there, also before it was escalated."""
 
     rule: str
-    label: str
+    track: TrackStats
     severity: Severity
     box: Box
     last_t: float
@@ -160,9 +163,8 @@ class RecentEscalations:
         standing = [each for each in track if each is not None and each.moved < STANDING.moved_max]
         self._objects = [known for known in self._objects if abs(boxes.t - known.last_t) <= self._repeat_s]
         for known in self._objects:
-            if any(
-                each.label == known.label and iou(each.box, known.box) >= STANDING.same_object_iou for each in standing
-            ):
+            label = known.track.label
+            if any(each.label == label and iou(each.box, known.box) >= STANDING.same_object_iou for each in standing):
                 known.update(boxes.t)
 
     def record(self, rule: str, severity: Severity, track: TrackStats) -> None:
@@ -170,7 +172,7 @@ class RecentEscalations:
         if self._repeat_s <= 0:
             return
         there_s = track.seconds if track.moved < STANDING.moved_max else 0.0
-        self._objects.append(_EscalatedObject(rule, track.label, severity, track.box, track.t_last, there_s))
+        self._objects.append(_EscalatedObject(rule, track, severity, track.box, track.t_last, there_s))
         del self._objects[: -STANDING.objects_max]
 
     def is_repeat(self, rule: str, severity: Severity, track: TrackStats) -> bool:
@@ -178,7 +180,7 @@ class RecentEscalations:
         rank = SEVERITIES.index(severity)
         return track.moved < STANDING.moved_max and any(
             known.rule == rule
-            and known.label == track.label
+            and known.track.label == track.label
             and rank <= SEVERITIES.index(known.severity)
             and known.there_s >= STANDING.stationary_s
             and iou(track.box, known.box) >= STANDING.same_object_iou

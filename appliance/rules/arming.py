@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -126,13 +126,12 @@ class Arming:
     @property
     def profile(self) -> str:
         """The name of the one in force."""
-        chosen = self._chosen(self._clock.now())
-        return chosen.profile if chosen else self._scheduled(self._clock.now())
+        return self._profile(self._clock.now(), self._store.rows)
 
     def in_force(self) -> ProfileInForce:
         """Return the profile, until when it holds, and who wanted it."""
         now = self._clock.now()
-        chosen = self._chosen(now)
+        chosen = self._chosen(now, self._store.rows)
         if chosen is None:
             until = self.next_turn(now)
             name = self._scheduled(now)
@@ -147,12 +146,18 @@ class Arming:
         profile = self.config.profile(self.profile)
         return profile.rules != () and profile.cameras != ()
 
-    def off_rules(self, camera: str) -> frozenset[str]:
-        """Return the names of the rules of a camera that report nothing now."""
+    def off_rules(self, camera: str, at: float | None = None) -> frozenset[str]:
+        """Return the names of the rules of a camera that report nothing now.
+
+        at: UTC seconds; those that reported nothing then, as far as is known: of what people chose or paused, only
+        what nobody has changed or ended since is still stored.
+        """
         rows, now = self._store.rows, self._clock.now()
+        if at is not None:
+            rows, now = tuple(row for row in rows if row.since_t <= at), at
         if not rows and not self._hours and self.config.default == ARMED:
             return _NOTHING
-        rules, profile = self._rules.get(camera, ()), self.config.profile(self.profile)
+        rules, profile = self._rules.get(camera, ()), self.config.profile(self._profile(now, rows))
         if profile.cameras is not None and camera not in profile.cameras:
             return frozenset(rules)
         off = {rule for rule in rules if profile.rules is not None and rule not in profile.rules}
@@ -236,9 +241,13 @@ class Arming:
         early = minute_of_week - (weekday * MINUTES_A_DAY + minute)
         return (early + WEEK_MINUTES // 2) % WEEK_MINUTES - WEEK_MINUTES // 2
 
-    def _chosen(self, now: float) -> ArmingRow | None:
+    def _profile(self, now: float, rows: Sequence[ArmingRow]) -> str:
+        chosen = self._chosen(now, rows)
+        return chosen.profile if chosen else self._scheduled(now)
+
+    def _chosen(self, now: float, rows: Sequence[ArmingRow]) -> ArmingRow | None:
         """Return the chosen profile; None if none is chosen, or if it is gone from the site file."""
-        for row in self._store.rows:
+        for row in rows:
             if row.profile in self.config.names and row.lasts(now):
                 return row
         return None

@@ -41,8 +41,10 @@ class RuleTuning:
     start_far_heights: so many heights away from there it has left, whoever stands there now: a tracker's mistake among
     neighbours reaches less far.
     start_growth_min, start_jump_max: logarithms of ratios of sides. A fifth larger, step by step, has come nearer:
-    smoothed boxes of what stands change by a tenth. A third at once is a part that something hid or shows; who walks
-    three metres before a camera grows by a tenth from look to look.
+    smoothed boxes of what stands change by a tenth. A third at once is a part that something hid or shows, or in one
+    box alone a slip; who walks three metres before a camera grows by a tenth from look to look.
+    start_boxes: the first size and the first foot are the means of so many boxes. One box is often wrong by a tenth,
+    and then what stands seems to have grown.
     pending_s: a passage is over in a moment, the track may be certain enough only a few frames later.
     forget_s, tracks_max: bound what is remembered.
     """
@@ -57,6 +59,7 @@ class RuleTuning:
     start_far_heights: float = 1.5
     start_growth_min: float = 0.18
     start_jump_max: float = 0.3
+    start_boxes: int = 5
     neighbour_overlap_min: float = 0.1
     neighbour_heights: float = 0.3
     pending_s: float = 3.0
@@ -86,7 +89,7 @@ class Debounce:
 
 
 class StartPlace:
-    """Where a track stood when the session began. State: that box, and how its size has changed since.
+    """Where a track stood when the session began. State: that box, and how its size and its foot have changed since.
 
     It is left once the box overlaps that of then no more and no other box stands there: a tracker that moves numbers
     on by one among people who stand side by side has moved nobody. It is also left by a person who walks straight
@@ -95,41 +98,58 @@ class StartPlace:
     height alone is cut off.
     """
 
-    __slots__ = ("_first", "_now", "box", "debounce")
+    __slots__ = ("_boxes", "_first", "_first_foot", "_foot", "_jumps", "_now", "box", "debounce")
 
     def __init__(self, box: Box) -> None:
         self.box = box
         self.debounce = Debounce()
+        self._boxes, self._jumps = 0, False
         self._first = self._now = _log_sides(box)
+        self._first_foot = self._foot = box[3]
 
     def is_left(self, box: Box, t: float, settle_s: float, others: Iterable[Box], aspect: float) -> bool:
         """Note that its object is at `box`; return True if it is believed to have moved off.
 
         others: boxes of other tracks in this frame; aspect: frame width / height.
         """
-        self._follow_size(box)
+        self._follow(box)
         gone = iou(self.box, box) <= TUNING.start_overlap_max
         if gone and self._heights_away(box, aspect) < TUNING.start_far_heights:
             gone = all(iou(self.box, other) <= TUNING.start_overlap_max for other in others)
-        if gone or self._comes_or_goes(box):
+        if gone or self._comes_or_goes():
             return self.debounce.add(t, settle_s) is not None
         self.debounce.clear()
         return False
 
-    def _follow_size(self, box: Box) -> None:
-        """Take half of what has changed since the last box. A jump is not walking, so it moves the origin, too."""
+    def _follow(self, box: Box) -> None:
+        """Take half of what has changed since the last box.
+
+        A jump is not walking: the first such box counts for nothing, and with the second the origin moves, too.
+        """
+        self._boxes += 1
+        settling = self._boxes <= TUNING.start_boxes
+        self._foot += (box[3] - self._foot) / 2
+        if settling:
+            self._first_foot += (box[3] - self._first_foot) / self._boxes
         if is_cut_off(box):
             return
-        off = [side - now for side, now in zip(_log_sides(box), self._now, strict=True)]
+        sides = _log_sides(box)
+        off = [side - now for side, now in zip(sides, self._now, strict=True)]
         jumped = abs(off[1]) > TUNING.start_jump_max  # of the height: widths swing with the legs
+        self._jumps = jumped and not self._jumps
+        if self._jumps:
+            return
         if jumped:
             self._first = (self._first[0] + off[0], self._first[1] + off[1])
+        elif settling:
+            wide, tall = ((side - first) / self._boxes for side, first in zip(sides, self._first, strict=True))
+            self._first = (self._first[0] + wide, self._first[1] + tall)
         share = 1.0 if jumped else 0.5
         self._now = (self._now[0] + share * off[0], self._now[1] + share * off[1])
 
-    def _comes_or_goes(self, box: Box) -> bool:
+    def _comes_or_goes(self) -> bool:
         wider, taller = (now - first for now, first in zip(self._now, self._first, strict=True))
-        nearer = (box[3] - self.box[3]) / max(self.box[3] - self.box[1], 1e-9)
+        nearer = (self._foot - self._first_foot) / max(self.box[3] - self.box[1], 1e-9)
         sign = 1 if taller > 0 else -1
         least = TUNING.start_growth_min
         return sign * taller >= least and sign * wider >= least / 2 and sign * nearer >= TUNING.margin

@@ -172,6 +172,7 @@ class TwoStageMatcher:
             # After a gap only a box in the same place is believed to be the same; and who walked may have stopped.
             lost = track.absence.unseen_s > TUNING.losing.lost_s
             expected = track.last if lost and self._slow else track.filter.box
+            expected = track.place if in_place else expected  # the filter's box has drifted meanwhile
             costs = match_costs(
                 expected, track.filter.spread(), boxes, overlap_min=overlap_min, distance_max=distance_max
             )

@@ -15,9 +15,10 @@ from appliance.base.errors import PreconditionError
 from appliance.config import SiteConfig
 from appliance.rules.arming import Arming
 from appliance.store.arming import ArmingRow, ArmingStore
+from appliance.store.boxes import BoxStore
 from appliance.store.database import STEPS, Database, migrate
 from appliance.store.users import AccessLog
-from appliance.types import TrackedObject
+from appliance.types import FrameBoxes, TrackedObject
 from appliance.web.visitor import Visitor
 from tests.support.core_harness import CoreHarness
 from tests.support.core_harness import site as core_site
@@ -111,6 +112,14 @@ def test_a_profile_says_which_rules_report(tmp_path: Path) -> None:
     week.arming.choose("disarmed", None, "anna")
     assert week.arming.off_rules("gate") == {"intruder", "loiterer", "wrong-way"}
     assert not week.arming.reports
+
+
+def test_what_was_off_is_known_later_if_nobody_changed_it(tmp_path: Path) -> None:
+    week = Week(tmp_path, 10)
+    week.arming.choose("disarmed", MONDAY + 12 * HOUR, "anna")
+    week.arming.pauses.begin("gate", "intruder", MONDAY + 14 * HOUR, "anna")
+    found = [week.at(21).off_rules("gate", MONDAY + hours * HOUR) for hours in (9, 11, 13, 15, 20)]
+    assert found == [set(), {"intruder", "loiterer", "wrong-way"}, {"intruder"}, set(), {"wrong-way"}]
 
 
 def test_a_choice_ends_by_itself_and_outlives_a_restart(tmp_path: Path) -> None:
@@ -260,6 +269,23 @@ def test_the_api_chooses_pauses_and_says_who(served: tuple[Site, TestClient]) ->
     log = [(row.what, row.about) for row in AccessLog(site.db).newest()]
     assert ("chose the profile", "disarmed until 2023-11-20T01:00:00.000Z: cleaners") in log
     assert ("paused", "gate, rule intruder until 2023-11-20T00:15:00.000Z") in log
+
+
+def test_why_nobody_was_reported_may_be_that_the_site_was_disarmed(served: tuple[Site, TestClient]) -> None:
+    site, client = served
+    client.post("/api/v1/arming", json={"profile": "disarmed"})
+    t0 = site.clock.now() + 60
+    site.clock.advance(120)
+    walker = [
+        TrackedObject(track=1, label="person", score=0.9, box=(0.1 + n / 50, 0.3, 0.2 + n / 50, 0.7)) for n in range(20)
+    ]
+    frames = [
+        FrameBoxes(camera="gate", seq=n, frame=n, t=t0 + n / 5, looked=True, objects=(each,) if n > 3 else ())
+        for n, each in enumerate(walker)
+    ]
+    BoxStore(site.db).append("gate", "run", frames)
+    found = client.get("/api/v1/cameras/gate/why", params={"from": t0, "to": t0 + 10}).json()
+    assert (found["sentence_key"], found["because"]["stage"]) == ("held", "disarmed")
 
 
 def test_until_the_week_turns_is_a_time(served: tuple[Site, TestClient]) -> None:

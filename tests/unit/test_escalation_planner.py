@@ -160,6 +160,53 @@ def test_a_parked_car_that_is_found_anew_is_not_asked_about_again(street: Street
     assert asked(graver)
 
 
+def test_a_parked_car_that_was_asked_about_after_a_recheck_is_not_asked_about_again() -> None:
+    """The router takes each alert for a false one; then the recheck finds the car."""
+    street = Street()
+    claim = RecallClaim(chance_min=0.99, recall=0.99, recall_low=0.98, real=200, effective=200)
+    street.context.calibration = Calibration(labels={}, cameras={}, everything=GroupFit(claim=claim))
+    street.see(car(1), looks=200)
+
+    def rechecked(track: int) -> RoutePlan:
+        plan = street.opened(alert := street.alert(track, label="car"))
+        assert plan is not None
+        assert not asked(plan)
+        known = replace(plan.route.inputs, rechecked="confirmed", chance=0.95)
+        found = street.planner.reconsider(alert, plan.event, known, street.t)
+        assert found is not None
+        return found
+
+    assert asked(rechecked(1))
+    street.see(looks=10)
+    street.see(car(2), looks=3)
+    again = rechecked(2)
+    assert (again.route.when, again.route.inputs.repeat) == ("never", True)
+
+
+def test_what_is_asked_about_an_earlier_run_says_nothing_of_its_tracks_now(street: Street) -> None:
+    street.see(walker(0), looks=3)
+    plan = street.opened(alert := street.alert(9))
+    assert plan is not None
+    street.planner.begin(StreamHeader(camera="gate", clip="", model="m", size=(640, 480), run="r2"))
+    street.see(replace(car(9), label="person"), looks=200)
+    assert asked(street.planner.reconsider(alert, plan.event, plan.route.inputs, street.t, requested=True))
+    assert asked(street.opened(street.alert(9)))
+
+
+@pytest.mark.parametrize("looks", [2, 200])
+def test_a_parked_car_that_was_called_a_truck_at_first_is_not_asked_about_again(street: Street, looks: int) -> None:
+    """The tracker takes the label of most looks: here it changes after the alert, or before it."""
+    street.see(replace(car(1), label="truck"), looks=2)
+    street.see(car(1), looks=looks - 2)
+    assert asked(street.opened(street.alert(1, label="car")))
+    street.see(car(1), looks=200)
+    street.see(looks=10)
+    street.see(car(2), looks=3)
+    again = street.opened(street.alert(2, label="car"))
+    assert again is not None
+    assert again.route.inputs.repeat
+
+
 def test_somebody_who_comes_to_where_a_car_was_asked_about_is_new(street: Street) -> None:
     street.see(car(1), looks=200)
     assert asked(street.opened(street.alert(1, label="car")))

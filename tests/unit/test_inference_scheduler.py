@@ -8,6 +8,7 @@ import itertools
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pytest
@@ -289,6 +290,26 @@ def test_late_pictures_are_bounded_in_number_and_in_time() -> None:
     assert one.pending(TUNING.late_s_max + 0.1) is not None
     assert list(taken(one)) == ["new"]
     assert one.dropped() == {"late": 5}
+
+
+class WakingCamera(SimulatedCamera):
+    """Ten seconds of motion, of which the first is worth little; then it is quiet until its heartbeat."""
+
+    def __getattribute__(self, name: str) -> Any:
+        n = super().__getattribute__("offered") % 50 if name in ("every_s", "urgency") else 0
+        if name == "every_s":
+            return self.heartbeat_s if n == 0 else 0.2
+        if name == "urgency":
+            return 0.04 if 0 < n < 6 else 1.2
+        return super().__getattribute__(name)
+
+
+def test_motion_that_begins_with_a_heartbeat_does_not_put_the_heartbeat_off() -> None:
+    """Newer frames take the place of its frame, which may wait for half a heartbeat."""
+    waking = WakingCamera("waking", 2.0)
+    simulation = Simulation(waking, *busy(12, 1.2), cost_s=0.05).run(60)
+    assert_all_accounted_for(simulation)
+    assert_promise_kept(simulation, slack_s=0.1)
 
 
 def test_what_is_thrown_away_is_counted_with_its_reason() -> None:

@@ -14,7 +14,15 @@ from appliance.types import Detections, TrackedObject
 from benchmarks.tracking_scenes import (
     LABELS as SCENE_LABELS,
 )
-from benchmarks.tracking_scenes import IdentityFigures, Scene, busy_pavement, follow, identity_figures, junction
+from benchmarks.tracking_scenes import (
+    IdentityFigures,
+    Scene,
+    bus_stop,
+    busy_pavement,
+    follow,
+    identity_figures,
+    junction,
+)
 
 SEEDS = range(20)
 
@@ -46,6 +54,14 @@ def test_at_a_junction_no_car_has_the_number_of_one_that_waited_there(alike: boo
     figures = sum_of(lambda seed: junction(seed, alike=alike), pictures=pictures, held_looks=2)
     assert figures.actors > 150
     assert figures.mixed <= mixed
+
+
+def test_hardly_anybody_who_waits_has_another_number_after_a_bus_stood_before_them() -> None:
+    """Four of six had, while they were awaited where the filter had drifted to."""
+    scenes = [bus_stop(seed) for seed in range(6)]
+    figures = [identity_figures(follow(Tracker(SCENE_LABELS), each, pictures=True), each.truth) for each in scenes]
+    assert sum(each.actors for each in figures) == 12
+    assert sum(each.numbers for each in figures) <= 13
 
 
 def walked_out(tracker: Tracker, last_x: float = 0.004) -> float:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from appliance.rules.engine import RulesEngine
+from appliance.rules.zones_and_lines import StartPlace
 from appliance.types import Box, TrackedObject
 from tests.support.sample_tracks import camera, header, look
 
@@ -72,6 +73,17 @@ def test_who_stands_for_two_minutes_is_not(seed: int) -> None:
     film = PinholeCamera(seed)
     away = float(film.rng.uniform(4.0, 12.0))
     assert told(lambda t: film.box(away), 120) == []
+
+
+def test_what_stands_for_ten_minutes_before_a_poor_detector_is_hardly_ever_told() -> None:
+    """Of 40 spans of five looks a second, with boxes whose sides are wrong by 5 % of the object's size."""
+    rng = np.random.default_rng(1)
+    told_spans = 0
+    for _ in range(40):
+        boxes = ([0.4, 0.5, 0.45, 0.7] + rng.normal(0, 0.05, (3000, 4)) * [0.05, 0.2, 0.05, 0.2]).tolist()
+        place = StartPlace(tuple(boxes[0]))
+        told_spans += any(place.is_left(tuple(box), 0.2 * n, 0.15, (), 16 / 9) for n, box in enumerate(boxes))
+    assert told_spans <= 1
 
 
 @pytest.mark.parametrize("seed", SEEDS)
