@@ -31,7 +31,7 @@ from nats.aio.msg import Msg
 
 from appliance import wire
 from benchmarks.stub_engines import instant_worker
-from cloud_worker.fair_queue import RESERVE_SHARE
+from cloud_worker.fair_queue import RESERVE_SHARE_MAX
 from tests.servers.nats import NatsServer, find_nats_servers
 from tests.servers.site import evidence_image, ref_of
 
@@ -171,7 +171,7 @@ def summary(fates: Sequence[Fate], places: int, latency_s: float, seconds: float
     ends = [fate.verdict_t - began for fate in fates if fate.judged and fate.verdict_t is not None]
     counts, _ = np.histogram(ends, bins=PARTS, range=(0, seconds))
     rows = tuple(row(priority, [each for each in fates if each.priority == priority]) for priority in wire.PRIORITIES)
-    open_places = places - max(1, places // RESERVE_SHARE)
+    open_places = places - max(1, places // RESERVE_SHARE_MAX)  # as many urgent ones come
     parts = tuple(float(count / (seconds / PARTS)) for count in counts)
     return OverloadResult(rows, open_places / latency_s, latency_s, parts)
 
