@@ -123,13 +123,15 @@ def _parser() -> argparse.ArgumentParser:
     common.add_argument("--config", type=named_path, required=True, metavar="FILE", help="the worker file (YAML)")
     commands = parser.add_subparsers(metavar="COMMAND", dest="command", required=True)
     form = argparse.RawDescriptionHelpFormatter
-    commands.add_parser("run", parents=[common], help="work", description=_RUN, formatter_class=form)
+    commands.add_parser(
+        "run", parents=[common], help="answer escalations until it is stopped", description=_RUN, formatter_class=form
+    )
     check = commands.add_parser(
-        "check", parents=[common], help="try what is needed", description=_CHECK, formatter_class=form
+        "check", parents=[common], help="try file, broker and model", description=_CHECK, formatter_class=form
     )
     check.add_argument("--json", action="store_true", help="print a JSON object")
     commands.add_parser(
-        "judge", parents=[logs], help="judge what comes as lines", description=_JUDGE, formatter_class=form
+        "judge", parents=[logs], help="answer questions on standard input", description=_JUDGE, formatter_class=form
     )
     erase = commands.add_parser(
         "erase", parents=[common], help="delete archived copies", description=_ERASE, formatter_class=form

@@ -412,10 +412,13 @@ def test_hostile_strings_are_inert_in_every_page(site: Site, client: TestClient)
     assert "&lt;script&gt;" in client.get("/alerts/a").text
 
 
-def test_the_empty_page_says_what_to_do(client: TestClient) -> None:
+def test_the_empty_page_says_what_to_do(site: Site, client: TestClient) -> None:
     page = client.get("/").text
+    assert "All quiet" in page
     assert "3 rules are armed. 1 of 2 cameras live." in re.sub(r"\s+", " ", page)
     assert "Nothing matches" in client.get("/?camera=dock").text
+    site.cameras.write_state(CameraState(camera="gate", state="lost", t=T0))
+    assert "All quiet" not in client.get("/").text, "nobody watches"
 
 
 def test_a_site_without_a_camera_says_what_to_do_on_each_page(tmp_path: Path) -> None:
