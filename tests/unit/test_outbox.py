@@ -12,11 +12,10 @@ from appliance import config, wire
 from appliance.base.clock import ManualClock, SystemClock
 from appliance.base.errors import EvidenceError
 from appliance.router.escalation_planner import build_escalation
-from appliance.store.alert_rows import EvidenceRow
+from appliance.store.alert_rows import EvidenceRow, EvidenceStore
 from appliance.store.alerts import AlertStore
 from appliance.store.database import Database
 from appliance.store.escalations import EscalationRow, MediaRow
-from appliance.store.evidence import EvidenceStore
 from appliance.store.meter import Meter
 from appliance.store.outbox import ClockOffset, Outbox
 from appliance.store.outbox_queue import RESEND_FIRST_S, TUNING, SendQueue
