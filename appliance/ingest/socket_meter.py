@@ -1,4 +1,4 @@
-"""What a camera really sent, as the kernel counted it on the socket that FFmpeg opened, and how late it is read.
+"""Measures what a camera sent, as the kernel counted it on the socket that FFmpeg opened, and how late it is read.
 
 FFmpeg does not report its socket, so the process's sockets are compared before and after an open. A filter drops
 packets to key frames when the reader lags.
