@@ -25,10 +25,9 @@ from appliance.base import yamlfile
 from appliance.base.clock import Clock, SystemClock
 from appliance.base.config_model import ConfigModel
 from appliance.base.errors import ConfigError, MissingDependency, StoreError, VedetteError
-from appliance.base.local_files import flush_to_disk
+from appliance.base.local_files import flush_to_disk, write_file
 from appliance.config import DashboardConfig, StorageConfig, loads
 from appliance.config.site_file import variables
-from appliance.media.atomic_file import write_file
 from appliance.settings.site_editor import replace_text
 from appliance.store.database import writer_lock
 from appliance.store.database_copy import SCHEMA_KNOWN, copy_database, prepare_copy, schema_of

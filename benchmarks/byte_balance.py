@@ -16,11 +16,11 @@ import yaml
 from appliance.base.clock import SystemClock
 from appliance.config import SiteConfig
 from appliance.demo.looping_clip import LoopingClip, as_camera_clip
-from appliance.lab.curve.curve_footage import CameraTruth, label_incidents
-from appliance.lab.curve.ranking import Candidate, LabelledIncident
-from appliance.savings import ledger as savings
+from appliance.lab.curve_footage import CameraTruth, label_incidents
+from appliance.lab.curve_ranking import Candidate, LabelledIncident
 from appliance.scenario import ground_truth as true_boxes
 from appliance.scenario import scenario_loader
+from appliance.store import savings
 from appliance.store.database import Database
 from appliance.store.meter import Meter
 from appliance.types import FrameBoxes, StreamHeader, TrackedObject

@@ -41,7 +41,7 @@ from playwright import sync_api as playwright
 
 from appliance import wire
 from appliance.base.clock import Clock, ManualClock, SystemClock
-from appliance.base.malloc import spare_what_stays
+from appliance.base.process_memory import spare_what_stays
 from appliance.config import SiteConfig
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import StoredSite

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance.base.clock import SystemClock
-from appliance.base.detector_config import DetectorConfig
+from appliance.base.config_model import DetectorConfig
 from appliance.base.errors import MissingDependency, VedetteError
 from appliance.detect import detector, model_files
 from appliance.detect.accelerators import accelerators

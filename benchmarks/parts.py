@@ -27,7 +27,7 @@ from appliance.base.clock import SystemClock
 from appliance.detect import detector
 from appliance.detect.detector import DetectorProxy, ObjectDetector
 from appliance.detect.letterbox import Letterbox
-from appliance.replay.conditions.condition_spec import NO_CONDITIONS, ConditionSet
+from appliance.replay.condition_spec import NO_CONDITIONS, ConditionSet
 from appliance.scenario import ground_truth, scenario_loader
 from appliance.scenario.ground_truth import BoxesSpool, TrueFrames, TrueObject, shaken_truth
 from appliance.scenario.metrics import clear_mot, compared_frames, hota_figures

@@ -33,8 +33,8 @@ from appliance.base import yamlfile
 from appliance.base.clock import SystemClock
 from appliance.detect import detector
 from appliance.detect.detector import ObjectDetector
-from appliance.replay.conditions.condition_spec import CONDITION_KINDS, NO_CONDITIONS, ConditionSet
-from appliance.replay.conditions.frame_transform import frame_transform_of
+from appliance.replay.condition_spec import CONDITION_KINDS, NO_CONDITIONS, ConditionSet
+from appliance.replay.frame_transform import frame_transform_of
 from appliance.replay.replay_plan import workers_for
 from benchmarks.__main__ import ROOT, SITE
 from tests.support.clip_replay import replay

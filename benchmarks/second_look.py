@@ -34,7 +34,7 @@ import numpy as np
 
 from appliance.base.box_arrays import iou_matrix
 from appliance.base.clock import SystemClock, process_cpu_s
-from appliance.base.detector_config import DetectorConfig
+from appliance.base.config_model import DetectorConfig
 from appliance.detect import detector
 from appliance.media.frames import FrameConverter
 from appliance.recheck.recheck_policy import judge_recheck, view_score

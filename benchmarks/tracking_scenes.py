@@ -17,7 +17,7 @@ import av
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.base.detector_config import DetectorConfig
+from appliance.base.config_model import DetectorConfig
 from appliance.media.frames import FrameConverter
 from appliance.types import Box, Detections, TrackedObject, iou
 

@@ -10,8 +10,7 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 
 from appliance.base import yamlfile
 from appliance.base.broker_config import REGION, BrokerAddress, BrokerConfig, BrokerUrl
-from appliance.base.config_model import ConfigModel
-from appliance.base.detector_config import DetectorConfig
+from appliance.base.config_model import ConfigModel, DetectorConfig
 from appliance.wire import PRICE_MAX, TEXT_CHARS_MAX, Need
 from cloud_worker.prompt import AnswerOrder
 

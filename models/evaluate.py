@@ -24,7 +24,7 @@ from typing import get_args
 import numpy as np
 
 from appliance.base.command_end import os_error_text, whole_number_between
-from appliance.base.detector_config import Backend, Precision
+from appliance.base.config_model import Backend, Precision
 from appliance.base.errors import VedetteError
 from appliance.config import DetectorConfig
 from appliance.detect import detector

@@ -34,9 +34,9 @@ from appliance.base.command_end import os_error_text, whole_number_between
 from appliance.base.errors import ModelError, UsageError, VedetteError
 from appliance.bundle.manifest import sha256_of
 from appliance.detect import class_labels
+from appliance.detect.model_advice import VARIANT_KEY
 from appliance.detect.network_detector import NetworkDetector
 from appliance.detect.onnx_runtime import OnnxRuntime
-from appliance.detect.variant_measurement import VARIANT_KEY
 from appliance.detect.yolo_detr_ssd_heads import HEAD_KEY, NORMALISATION_KEY
 from models import shapes, variants
 from models.variants import NotExportable

@@ -34,10 +34,10 @@ from onnxruntime.transformers.float16 import convert_float_to_float16
 
 from appliance.base.errors import EvidenceError, StoreError, UsageError
 from appliance.bundle.manifest import sha256_of
+from appliance.detect.model_advice import BASE_KEY, VARIANT_KEY
 from appliance.detect.network_detector import NetworkDetector
 from appliance.detect.network_inputs import network_inputs
 from appliance.detect.onnx_runtime import OnnxRuntime
-from appliance.detect.variant_measurement import BASE_KEY, VARIANT_KEY
 from appliance.media.recorded import RecordedSegment
 from appliance.media.stills import cut_key_frame
 from appliance.store.archive import StorageArchive

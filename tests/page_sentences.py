@@ -4,8 +4,8 @@ They are stored, sent and logged in English. What is not here stays English on a
 program or a library says of itself, log lines.
 """
 
-from appliance.explain.span_explanation import SENTENCES as SPAN_SENTENCES
-from appliance.explain.span_explanation import TEXTS
+from appliance.alerts.span_explanation import SENTENCES as SPAN_SENTENCES
+from appliance.alerts.span_explanation import TEXTS
 from appliance.router.decide import WAITS
 from appliance.sandbox.confinement import LACKS, NO_SECCOMP
 

@@ -22,9 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance.analysis.frame_selector import ALL_WORK, FrameFilter, FrameSelector, WorkShare
+from appliance.analysis.keyframe_policy import DecodePolicy
 from appliance.analysis.session_tracks import InferenceRequest, ObjectTracker, SessionTracks
 from appliance.config import DetectConfig
-from appliance.decode_policy.keyframe_policy import DecodePolicy
 from appliance.detect.detector import ObjectDetector, calibration_of
 from appliance.health.tamper_detector import TamperDetector
 from appliance.media.decoder import DecodedFrame, Decoder

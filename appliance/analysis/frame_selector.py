@@ -14,6 +14,15 @@ import av
 import numpy as np
 from numpy.typing import NDArray
 
+from appliance.analysis import decode_session
+from appliance.analysis.motion_gate import MotionGate
+from appliance.analysis.region_mosaic import (
+    DetectorGrid,
+    Mosaic,
+    all_tracks_certain,
+    choose_parts,
+    lay_mosaic,
+)
 from appliance.analysis.session_tracks import (
     RATE_TUNING,
     InferenceRequest,
@@ -23,18 +32,9 @@ from appliance.analysis.session_tracks import (
     takes_gpu_frames,
 )
 from appliance.config import DetectConfig
-from appliance.decode_policy import decode_session
 from appliance.detect.detector import Batching, ObjectDetector, VariableInput
 from appliance.media.decoder import DecodedFrame
 from appliance.media.frames import FrameConverter, at_host, quarter_turns, upright_box, upright_size
-from appliance.motion.motion_gate import MotionGate
-from appliance.motion.region_mosaic import (
-    DetectorGrid,
-    Mosaic,
-    all_tracks_certain,
-    choose_parts,
-    lay_mosaic,
-)
 from appliance.track.tracker import VEHICLES
 from appliance.types import Box, contained_share
 

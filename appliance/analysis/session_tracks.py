@@ -17,12 +17,12 @@ import av
 import numpy as np
 from numpy.typing import NDArray
 
+from appliance.analysis import region_mosaic
+from appliance.analysis.region_mosaic import Mosaic
 from appliance.base.errors import MissingDependency, ModelError
 from appliance.detect.detector import ObjectDetector
 from appliance.detect.letterbox import GpuFrame, GpuFrameRuntime
 from appliance.media.frames import FrameConverter, device_format, quarter_turns, upright_size
-from appliance.motion import region_mosaic
-from appliance.motion.region_mosaic import Mosaic
 from appliance.rules.line_polygon_geometry import crossing, foot
 from appliance.track.tracker import VEHICLES
 from appliance.types import Box, Detections, FrameBoxes, Point, TrackedObject, contained_share

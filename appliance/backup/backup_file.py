@@ -25,12 +25,12 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from appliance import config
-from appliance.backup.sealed_box import seal
 from appliance.base import yamlfile
 from appliance.base.clock import Clock
+from appliance.base.credentials import seal
 from appliance.base.errors import ConfigError, PreconditionError, StoreError
+from appliance.base.local_files import DiskWriteError, discard_temporary, finish_file, temporary_path
 from appliance.config.site_file import read_secrets
-from appliance.media.atomic_file import DiskWriteError, discard_temporary, finish_file, temporary_path
 from appliance.settings.secret_scrubber import HIDDEN, SecretScrubber, is_secret, texts_in
 from appliance.settings.settings_service import FOLDER as VERSIONS
 from appliance.settings.yaml_edit import KeyPath, SiteChange, edit

@@ -28,14 +28,13 @@ from appliance.backup.backup_file import (
     check_room,
     fill_secrets,
 )
-from appliance.backup.sealed_box import unseal
 from appliance.base import yamlfile
 from appliance.base.clock import Clock, iso_utc
+from appliance.base.credentials import unseal
 from appliance.base.errors import ConfigError, PreconditionError, UsageError
-from appliance.base.local_files import flush_to_disk
+from appliance.base.local_files import DiskWriteError, flush_to_disk, write_file
 from appliance.config import DashboardConfig
 from appliance.config.site_file import read_secrets, secrets_path
-from appliance.media.atomic_file import DiskWriteError, write_file
 from appliance.settings.settings_service import FOLDER as VERSIONS
 from appliance.settings.site_editor import SiteText, check_file_keys, digest_of, replace_text
 from appliance.settings.yaml_edit import SiteChange, edit

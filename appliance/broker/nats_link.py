@@ -51,6 +51,7 @@ FAILBACK_S = 300.0  # how long a preferred region must answer before the link re
 SERVER_PAUSE_S = 0.1  # before the next server of a cluster, which was not tried yet
 FAILBACK_S_MAX = 6 * 3600.0  # doubled up to here: a region that flaps is tried four times a day
 _SAMPLE_S = 1.0  # between two readings of the socket's counters
+WAITING_BYTES_MAX = 64 * 1024  # of a subscription: messages that wait to be read
 # After this time the broker delivers a verdict again that was not acknowledged, for example because the connection was
 # lost. If a slow disk delays the acknowledgement for longer, the verdict also comes twice; the second has no effect.
 ACK_WAIT_S = 10.0
@@ -400,7 +401,7 @@ class NatsLink:
 
 
 async def stay_subscribed(
-    link: NatsLink, subject: str, take: Callable[[Msg], Awaitable[None]], pending_bytes: int, *, retry_s: float
+    link: NatsLink, subject: str, take: Callable[[Msg], Awaitable[None]], *, retry_s: float
 ) -> None:
     """Call `take` with each message of a subject, over any number of connections, until cancelled.
 
@@ -409,7 +410,7 @@ async def stay_subscribed(
     while True:
         client = await link.client()
         try:
-            subscribed = await client.subscribe(subject, cb=take, pending_bytes_limit=pending_bytes)
+            subscribed = await client.subscribe(subject, cb=take, pending_bytes_limit=WAITING_BYTES_MAX)
             try:
                 await link.while_up(asyncio.Event().wait())
             finally:

@@ -17,8 +17,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from appliance.base import local_files
-from appliance.base.config_model import ConfigModel
-from appliance.base.detector_config import HeadName, Precision
+from appliance.base.config_model import ConfigModel, HeadName, Precision
 from appliance.base.errors import ModelError, unreadable_model
 
 MANIFEST_FILE = "manifest.json"

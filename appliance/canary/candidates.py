@@ -24,12 +24,12 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from appliance.base.child_modules import APPLIANCE, PARENT, end_child
 from appliance.base.clock import Clock, local_day, local_weekday_minute
 from appliance.base.errors import ModelError, UsageError
+from appliance.base.local_files import write_file
 from appliance.bundle.bundle_store import BundleStore, InForceTable
 from appliance.canary.proof_store import ProofStore
 from appliance.config import DecisionConfig, IngestConfig
 from appliance.detect.model_files import AUTO_MODEL, OWN_MODEL
 from appliance.health.load_shedding import LoadShedding
-from appliance.media.atomic_file import write_file
 from appliance.settings.yaml_edit import REMOVED, SiteChange
 from appliance.store.paths import CANDIDATES
 

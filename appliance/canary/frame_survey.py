@@ -21,13 +21,13 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from appliance.base.clock import SystemClock, process_cpu_s
-from appliance.base.detector_config import DetectorConfig
+from appliance.base.config_model import DetectorConfig
 from appliance.base.errors import SourceError
 from appliance.base.machine import peak_mb
-from appliance.canary.judge import PairedObject
-from appliance.canary.paired_frames import (
+from appliance.canary.judge import (
     FoundObject,
     KnownObject,
+    PairedObject,
     SurveyedFrame,
     common_score,
     kind_of,

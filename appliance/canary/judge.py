@@ -11,7 +11,9 @@ An object that only one network found is no proof of anything by itself: both ma
 candidate may lose up to LOST_MAX of what the other is sure of, in each part of the frame, by day and at night, of each
 kind. An alert that a person or a judge called false counts for the candidate that leaves it out. Frames a second apart
 show the same objects, so answers are less independent than the test takes them to be; the bounds leave room for that,
-and `tests/unit/test_canary.py` measures how often equal networks are stopped. Pure.
+and `tests/unit/test_canary.py` measures how often equal networks are stopped.
+Pairs: an object counts if one network gives it a calibrated score of SURE. The other has lost it if it finds none of
+that kind with SEEN at that place. Pure; without numpy, for the core.
 """
 
 from __future__ import annotations
@@ -20,9 +22,14 @@ import functools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from appliance.types import Box
+from appliance.bundle.manifest import SCORE_KINDS
+from appliance.types import Box, iou
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 ALPHA = 0.02  # chance of a wrong "worse", and of a wrong "better"
 LOST_MAX = 0.15  # share of the objects that the other is sure of
@@ -113,6 +120,7 @@ class Judgement:
     """The outcome with its reasons, in words; lacking: what "better" would still need. objects: pairs that counted.
 
     kept: it is shown to lose less than LOST_MAX of what the other is sure of; a network that finds nothing never is.
+    cpu_ms: CPU time of an inference of the candidate, the median. shares: by stratum, (lost, objects).
     """
 
     outcome: Outcome
@@ -125,10 +133,8 @@ class Judgement:
     losses: int = 0
     cpu_ratio: float | None = None
     cpu_ms: float | None = None
-    """CPU time of an inference of the candidate, the median."""
     kept: bool = False
     shares: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    """Stratum to (lost, objects)."""
 
 
 class CandidateJudge:
@@ -198,7 +204,7 @@ class CandidateJudge:
     def verdict(self) -> Judgement:
         """Return the outcome with the evidence so far."""
         lost, worse = self._lost.get("all"), [*self._gates, *self._faults()]
-        better, lacking = self._merits(), list(self._lacks())
+        better, lacking = list(self._merits()), list(self._lacks())
         outcome: Outcome = "worse" if worse else "better" if better and not lacking else "not enough"
         if not better and not worse:
             lacking.append("nothing shows it to be better: neither known alerts nor a lower cost")
@@ -228,13 +234,11 @@ class CandidateJudge:
         if self._losses.is_beyond(alpha):
             yield f"of known alerts and scenarios it loses {self._losses.hits} and wins {self._wins.hits}"
 
-    def _merits(self) -> list[str]:
-        found = []
+    def _merits(self) -> Iterator[str]:
         if self._wins.is_beyond(ALPHA / 2):
-            found.append(f"of known alerts and scenarios it wins {self._wins.hits} and loses {self._losses.hits}")
+            yield f"of known alerts and scenarios it wins {self._wins.hits} and loses {self._losses.hits}"
         if self._cheaper.is_beyond(ALPHA / 2):
-            found.append(f"it takes less than {CHEAPER_MIN:g} of the CPU time, and loses nothing")
-        return found
+            yield f"it takes less than {CHEAPER_MIN:g} of the CPU time, and loses nothing"
 
     def _lacks(self) -> Iterator[str]:
         if not self._kept.is_beyond(ALPHA):
@@ -285,3 +289,112 @@ def _gates(old: RunCosts, new: RunCosts) -> Iterator[str]:
         yield f"the appliance is too hot as it is, and it takes {new.cpu_ms / old.cpu_ms:.1f} times the CPU time"
     if new.load is not None and new.load > LOAD_MAX:
         yield f"the detector would be at work {new.load:.0%} of the time, which heats and overloads the appliance"
+
+
+SURE, SEEN = 0.5, 0.2  # score of an object that counts; of one that the other network sees all the same
+NIGHT_MEAN, NIGHT_SATURATION = 75.0, 4.0  # of 255: dark, or the grey of an infrared lamp
+SAME_IOU_MIN = 0.35  # boxes of two networks on the same object
+_KIND_OF = {label: kind for kind, labels in SCORE_KINDS.items() for label in labels}
+
+
+@dataclass(frozen=True, slots=True)
+class FoundObject:
+    """A detection; score: on the common scale."""
+
+    kind: str
+    score: float
+    box: Box
+
+
+@dataclass(frozen=True, slots=True)
+class SurveyedFrame:
+    """Detections of a network in a frame. cpu_ms: CPU time of the inference, all threads of the child."""
+
+    t: float
+    light: Light
+    cpu_ms: float
+    objects: tuple[FoundObject, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KnownObject:
+    """An object that was answered for: from t0 to t1 it is there (right), or it is false, at any time."""
+
+    t0: float
+    t1: float
+    kind: str
+    box: Box
+    right: bool
+
+
+def kind_of(label: str) -> str:
+    """Return the label to compare by: cars, buses and trucks are `vehicle`."""
+    return _KIND_OF.get(label, label)
+
+
+def paired_objects(
+    camera: str, old: SurveyedFrame, new: SurveyedFrame, known: Sequence[KnownObject] = ()
+) -> Iterator[PairedObject]:
+    """Yield the objects of a frame of `camera` that both examined."""
+    about = {"camera": camera, "t": old.t, "light": old.light}
+    for one, other, alone in ((old, new, "old"), (new, old, "new")):
+        for each in one.objects:
+            if each.score < SURE:
+                continue
+            match = _match(each, other.objects)
+            if match is None or match.score < SEEN:
+                yield _pair(each, about, alone, known, None)
+            elif alone == "old":
+                yield _pair(each, about, "both", known, _logit(match.score) - _logit(each.score))
+            elif match.score < SURE:  # else the pair was counted from the other side
+                yield _pair(each, about, "both", known, None)
+
+
+def _pair(
+    each: FoundObject, about: Mapping[str, Any], found: Any, known: Sequence[KnownObject], shift: float | None
+) -> PairedObject:
+    x1, _, x2, y2 = each.box
+    column, row = min(2, int((x1 + x2) / 2 * 3)), min(2, int(y2 * 3))
+    truth = _truth(each, about["t"], known)
+    return PairedObject(
+        kind=each.kind, place=row * 3 + column, found=found, shift=shift, truth=truth, box=each.box, **about
+    )
+
+
+def _match(each: FoundObject, others: Sequence[FoundObject]) -> FoundObject | None:
+    same = [other for other in others if other.kind == each.kind and iou(each.box, other.box) >= SAME_IOU_MIN]
+    return max(same, key=lambda other: other.score, default=None)
+
+
+def _truth(each: FoundObject, t: float, known: Sequence[KnownObject]) -> bool | None:
+    answers = [
+        one.right
+        for one in known
+        if one.kind == each.kind and iou(one.box, each.box) >= SAME_IOU_MIN and (not one.right or one.t0 <= t <= one.t1)
+    ]
+    return any(answers) if answers else None
+
+
+def common_score(score: float, line: tuple[float, float] | None) -> float:
+    """Return a score on the common scale. line: of its label, as `detector.calibration_of` has it."""
+    if line is None:
+        return score
+    return 1 / (1 + math.exp(-(line[0] * _logit(score) + line[1])))
+
+
+def _logit(score: float) -> float:
+    bounded = min(max(score, 0.01), 0.99)
+    return math.log(bounded / (1 - bounded))
+
+
+def rounded_box(corners: Sequence[float]) -> Box:
+    """Return a box with four digits, a thirtieth of a pixel."""
+    x1, y1, x2, y2 = (round(float(side), 4) for side in corners)
+    return (x1, y1, x2, y2)
+
+
+def light_of(pixels: NDArray[np.uint8]) -> Light:
+    """Return whether a BGR frame is dark, or grey as under an infrared lamp."""
+    small = pixels[::16, ::16].astype("int16")
+    saturation = float((small.max(axis=2) - small.min(axis=2)).mean())
+    return "night" if float(small.mean()) < NIGHT_MEAN or saturation < NIGHT_SATURATION else "day"

@@ -11,11 +11,10 @@ from typing import Literal
 
 from pydantic import TypeAdapter, ValidationError
 
+from appliance.base.local_files import write_file
 from appliance.bundle.bundle_store import BundleStore
 from appliance.bundle.manifest import BundleRef
-from appliance.canary.judge import CandidateJudge, Judgement, PairedObject, RunCosts
-from appliance.canary.paired_frames import SurveyedFrame, paired_objects
-from appliance.media.atomic_file import write_file
+from appliance.canary.judge import CandidateJudge, Judgement, PairedObject, RunCosts, SurveyedFrame, paired_objects
 from appliance.store.paths import PROOFS
 from appliance.types import iou
 

@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance.base.clock import SystemClock, process_cpu_s
-from appliance.base.detector_config import DetectorConfig
+from appliance.base.config_model import DetectorConfig
 from appliance.base.errors import DetectorError
 from appliance.base.machine import peak_mb
-from appliance.base.malloc import hold_little, trim_heaps
-from appliance.canary.paired_frames import common_score, kind_of, light_of, rounded_box
+from appliance.base.process_memory import hold_little, trim_heaps
+from appliance.canary.judge import common_score, kind_of, light_of, rounded_box
 from appliance.detect import detector as detectors
 from appliance.detect.detector import ObjectDetector
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from pydantic import TypeAdapter, ValidationError
 
-from appliance.base.detector_config import DetectorConfig
+from appliance.base.config_model import DetectorConfig
 from appliance.base.errors import DetectorError, ModelError, SourceError
 from appliance.canary.frame_survey import (
     COST_PAIRS,
@@ -28,8 +28,7 @@ from appliance.canary.frame_survey import (
     cpu_pairs,
     paired,
 )
-from appliance.canary.judge import CandidateJudge, PairedObject, RunCosts
-from appliance.canary.paired_frames import KnownObject, kind_of
+from appliance.canary.judge import CandidateJudge, KnownObject, PairedObject, RunCosts, kind_of
 from appliance.canary.proof_store import DifferingFrame, ProofReport
 from appliance.sandbox.sandbox import SandboxError, SandboxLimits, SandboxTimeout, SandboxUnavailable
 from appliance.store.archive import ReviewedEvent

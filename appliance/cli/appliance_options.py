@@ -134,7 +134,7 @@ Exit code 0: all accepted it. 1: one did not. 2: wrong use or configuration.
     CONFIG,
     option("--target", dest="name", metavar="NAME", help="only this one"),
     json_switch("one JSON line a target"),
-    run="appliance.notify.target_check:test_command",
+    run="appliance.notify.notifier:test_command",
 )
 
 

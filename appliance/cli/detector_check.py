@@ -17,11 +17,10 @@ from appliance.config import CameraConfig, IngestConfig
 from appliance.config.values import Finding
 from appliance.detect import detector, runtime_choice
 from appliance.detect.detector import ObjectDetector, recheck_settings
-from appliance.detect.model_advice import DetectorLoad, better_models, inferences_wanted
+from appliance.detect.model_advice import DetectorLoad, better_models, inferences_wanted, variant_advice
 from appliance.detect.model_files import model_bundles
 from appliance.detect.network_detector import NetworkDetector
 from appliance.detect.runtime_choice import RuntimeOption
-from appliance.detect.variant_measurement import variant_advice
 from appliance.rules.reportable import unknown_labels
 
 Lines = Mapping[tuple[str | int, ...], int]

@@ -115,7 +115,7 @@ Exit code 0: measured, whoever is ahead. 1: a clip could not be read. 2: wrong u
     option("--seeds", type=count, default=200, metavar="N", help="how often chance is played: random, stand-in (200)"),
     option("--html", type=Path, metavar="FILE", help="write the curves and tables here (one file)"),
     json_switch("a JSON object instead of tables"),
-    run="appliance.lab.curve.curve_command:run_command",
+    run="appliance.lab.curve_command:run_command",
 )
 
 
@@ -225,7 +225,7 @@ Exit code 0: a point reaches the aim. 1: none does, or a clip could not be read.
     MODEL,
     option("--html", type=Path, metavar="FILE", help="write the trade-off and the table here (one file)"),
     JSON_TABLE,
-    run="appliance.lab.tune.tune_command:tune_command",
+    run="appliance.lab.tune_command:tune_command",
 )
 
 
@@ -277,7 +277,7 @@ Exit code 0: measured. 1: a figure fell below the gate. 2: wrong use, or a set o
     option("--gate", type=Path, metavar="FILE", help="an earlier --json: exit 1 when a figure is worse than there"),
     option("--tolerance", type=share, default=0.01, metavar="T", help="by how much it may be worse (default: 0.01)"),
     json_switch("a JSON object, which --gate reads, instead of a table"),
-    run="appliance.lab.evaluate.evaluate_command:evaluate_command",
+    run="appliance.lab.evaluate_command:evaluate_command",
 )
 
 

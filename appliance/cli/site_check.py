@@ -42,7 +42,7 @@ from appliance.ingest.camera_probe import ProbeResult, probe
 from appliance.ingest.process import RING_FREE_BYTES_MIN
 from appliance.ingest.rtsp_source import is_address
 from appliance.mqtt.broker_session import check_mqtt
-from appliance.notify.target_check import check_targets
+from appliance.notify.notifier import check_targets
 from appliance.sandbox.confinement import missing_confinement
 from appliance.store.paths import DATABASE, PREROLL
 from appliance.store.quotas import StorageLimits

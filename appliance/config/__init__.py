@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from appliance.base.detector_config import DetectorConfig as DetectorConfig
+    from appliance.base.config_model import DetectorConfig as DetectorConfig
     from appliance.config.camera_config import BlurMode as BlurMode
     from appliance.config.camera_config import CameraConfig as CameraConfig
     from appliance.config.camera_config import CameraDecodeConfig as CameraDecodeConfig
@@ -95,7 +95,7 @@ _HOMES = {
     ),
     "appliance.config.storage_config": "StorageConfig",
     "appliance.config.values": "DAYS Schedule Share SharePoint id_of",
-    "appliance.base.detector_config": "DetectorConfig",
+    "appliance.base.config_model": "DetectorConfig",
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names.split()}
 

@@ -6,8 +6,7 @@ from typing import Annotated
 
 from pydantic import ConfigDict, Field
 
-from appliance.base.config_model import ConfigModel
-from appliance.base.detector_config import DetectorConfig
+from appliance.base.config_model import ConfigModel, DetectorConfig
 from appliance.config.camera_config import CameraConfig, CameraName, DecodeConfig
 from appliance.config.health_config import HealthConfig
 from appliance.config.storage_config import StorageConfig

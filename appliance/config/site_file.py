@@ -16,8 +16,7 @@ from pydantic import Field, field_validator, model_validator
 
 from appliance.base import yamlfile
 from appliance.base.broker_config import BrokerConfig
-from appliance.base.config_model import ConfigModel
-from appliance.base.detector_config import DetectorConfig
+from appliance.base.config_model import ConfigModel, DetectorConfig
 from appliance.base.errors import ConfigError
 from appliance.base.local_files import is_special
 from appliance.config.camera_config import CameraConfig, CameraName, DecodeConfig, polygon_area

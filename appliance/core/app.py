@@ -19,9 +19,16 @@ from appliance import config as site_config
 from appliance.backup.restore import apply_ready
 from appliance.base.clock import Clock, SystemClock, local_day
 from appliance.base.errors import MissingDependency, StoreError, UsageError
-from appliance.base.import_leftovers import free_import_leftovers, share_methods
 from appliance.base.library_telemetry import remove_identifiers
-from appliance.base.malloc import CORE_MMAP_THRESHOLD_BYTES, TRIM_EVERY_S, hold_little, spare_what_stays, trim_heaps
+from appliance.base.process_memory import (
+    CORE_MMAP_THRESHOLD_BYTES,
+    TRIM_EVERY_S,
+    free_import_leftovers,
+    hold_little,
+    share_methods,
+    spare_what_stays,
+    trim_heaps,
+)
 from appliance.base.telemetry import LogRing
 from appliance.base.threads import Service, ServiceGroup, ServiceRestarts, periodic_service
 from appliance.bundle.rollout import SHADOW_EVERY_S
@@ -46,7 +53,7 @@ from appliance.dashboard.deps import MediaReaders, StoredSite
 from appliance.dashboard.setup_api import new_setup_code
 from appliance.detect.bundle_maker import adopt_network
 from appliance.detect.model_files import bundle_store, pull_folder
-from appliance.evidence.uploads import forget_unasked
+from appliance.evidence.maker import forget_unasked
 from appliance.health.load_shedding import LoadShedding
 from appliance.media.recording_reader import LIMITS, SandboxedReader
 from appliance.recheck.service import ImageDetector

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Protocol
 
 from appliance.base.clock import Clock
-from appliance.base.detector_config import HailoConfig
+from appliance.base.config_model import HailoConfig
 from appliance.base.machine import load_per_core
-from appliance.base.malloc import trim_heaps
+from appliance.base.process_memory import trim_heaps
 from appliance.broker.nats_connection import LinkState
 from appliance.config import LoadSheddingConfig
 from appliance.core.ingest_supervisor import IngestSupervisor

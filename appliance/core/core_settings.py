@@ -18,6 +18,7 @@ from appliance.router.router_maintenance import RouterMaintenance, SilentFrameAu
 from appliance.router.track_stats import RecentEscalations, restore_recent
 from appliance.rules.arming import Arming
 from appliance.rules.schedule import armed_at, off_peak_in_s
+from appliance.store.alert_rows import EvidenceStore
 from appliance.store.alerts import AlertStore
 from appliance.store.arming import ArmingStore
 from appliance.store.boxes import BoxStore
@@ -25,7 +26,6 @@ from appliance.store.cameras import CameraStore
 from appliance.store.database import Database
 from appliance.store.decisions import DecisionStore
 from appliance.store.escalations import EscalationStore, SeverityAfter
-from appliance.store.evidence import EvidenceStore
 from appliance.store.health_events import HealthEventStore
 from appliance.store.meter import Meter
 from appliance.store.notices import NewNotice

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from appliance.base.child_modules import ChildCpu, exit_text
 from appliance.base.clock import Clock
-from appliance.base.detector_config import DetectorConfig
+from appliance.base.config_model import DetectorConfig
 from appliance.base.errors import UsageError
 from appliance.base.machine import process_family
 from appliance.config import IngestConfig

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from uuid import uuid4
 
 from appliance.base.clock import Clock
-from appliance.base.detector_config import DetectorConfig
+from appliance.base.config_model import DetectorConfig
 from appliance.base.errors import ModelError, PreconditionError
 from appliance.base.telemetry import LogThrottle
 from appliance.bundle.bundle_store import BundleStore, InForce, InForceTable, PointersUnreadable

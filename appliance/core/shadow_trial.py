@@ -23,9 +23,9 @@ from uuid import uuid4
 
 from appliance.base.child_modules import SHADOW_FUNCTIONS
 from appliance.base.clock import Clock
-from appliance.base.detector_config import DetectorConfig
+from appliance.base.config_model import DetectorConfig
 from appliance.base.errors import DetectorError, ModelError, PreconditionError, SourceError
-from appliance.base.local_files import SAMPLE_FILE, live_memory
+from appliance.base.local_files import SAMPLE_FILE, DiskWriteError, live_memory
 from appliance.base.machine import process_usage
 from appliance.bundle.bundle_store import BundleStore
 from appliance.bundle.manifest import BundleRef
@@ -38,15 +38,13 @@ from appliance.bundle.rollout import (
     shadow_of,
     shortage,
 )
-from appliance.canary.judge import RunCosts
-from appliance.canary.paired_frames import FoundObject, SurveyedFrame, common_score, kind_of, rounded_box
+from appliance.canary.judge import FoundObject, RunCosts, SurveyedFrame, common_score, kind_of, rounded_box
 from appliance.canary.proof_store import LiveEvidence, LiveFrame, ProofStore, apply_outcome, file_of
 from appliance.config import IngestConfig
 from appliance.core.ingest_supervisor import IngestSupervisor
 from appliance.dashboard.deps import ShadowStatus
 from appliance.detect.model_files import model_folders, packaged_network, pull_folder
 from appliance.health.load_shedding import LoadShedding
-from appliance.media.atomic_file import DiskWriteError
 from appliance.sandbox.sandbox import (
     Sandbox,
     SandboxError,

@@ -21,11 +21,11 @@ from appliance.backup.backup_file import BYTES_MAX, FREE_BYTES_MIN, BackupSource
 from appliance.backup.restore import FOLDER, ReadyRestore, RestoreTarget, discard, ready_restore, stage
 from appliance.base.clock import Clock
 from appliance.base.errors import UsageError
+from appliance.base.local_files import DiskWriteError
 from appliance.config.site_file import variables
 from appliance.dashboard.schemas import API, ApiModel, RequestModel
 from appliance.dashboard.settings_api import SettingsPart
 from appliance.dashboard.users_api import refuse_token
-from appliance.media.atomic_file import DiskWriteError
 from appliance.web.auth import AccessPart
 from appliance.web.problems import Problem, refused_as
 from appliance.web.routes import RouteList, provided

@@ -15,10 +15,7 @@ from pathlib import Path
 
 from appliance.base.clock import Clock, iso_utc
 from appliance.base.errors import EvidenceError, PreconditionError, StoreError, UsageError
-from appliance.config import CameraConfig
-from appliance.dashboard.recordings import RecordingCuts
-from appliance.evidence.privacy import clip_redaction
-from appliance.media.atomic_file import (
+from appliance.base.local_files import (
     DiskWriteError,
     WrittenFile,
     discard_temporary,
@@ -26,6 +23,9 @@ from appliance.media.atomic_file import (
     temporary_path,
     write_file,
 )
+from appliance.config import CameraConfig
+from appliance.dashboard.recordings import RecordingCuts
+from appliance.evidence.privacy import clip_redaction
 from appliance.media.recorded import PERCENT, ClipFile, ClipRedaction, RecordedSegment, progress_path
 from appliance.media.recording_reader import RecordingReader
 from appliance.sandbox.sandbox import SandboxError

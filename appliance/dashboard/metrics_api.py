@@ -22,12 +22,12 @@ from appliance.dashboard.recordings import FrameCache, RecordingCuts
 from appliance.dashboard.renditions import Renditions
 from appliance.dashboard.snapshots import SnapshotCache
 from appliance.dashboard.stream_api import StreamHub
-from appliance.savings.ledger import EnergyAccount
 from appliance.store.cameras import CameraStore
 from appliance.store.database import Database
 from appliance.store.escalations import EscalationStore
 from appliance.store.health_events import HealthEventStore
 from appliance.store.meter import Meter, MeterTotal, Metric, MetricName
+from appliance.store.savings import EnergyAccount
 from appliance.store.storage_report import StorageReportCache
 from appliance.store.verdict_stats import verdict_groups
 from appliance.types import AGE_EDGES_MS, HEALTH_KINDS, CameraStateName, DecodeState

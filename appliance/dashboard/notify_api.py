@@ -224,7 +224,7 @@ def test_target(context: NotifyPart, target: str) -> TestOutcome:
 
 def tested(context: NotifyContext, name: str, push: PushMeans | None) -> TestOutcome:
     """Send a test message to a target, and account for it. Raise Problem."""
-    from appliance.notify.target_check import send_test  # it brings an HTTP client: only where somebody asks
+    from appliance.notify.notifier import send_test  # it brings an HTTP client: only where somebody asks
 
     site, public_url = context.config.decisions.site.name, context.config.dashboard.public_url
     chosen = context.targets[name]

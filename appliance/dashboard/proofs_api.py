@@ -11,6 +11,7 @@ from fastapi import Depends
 from pydantic import Field, ValidationError
 
 from appliance.base.errors import ModelError
+from appliance.base.local_files import DiskWriteError
 from appliance.canary.candidates import CandidateStore, opponent
 from appliance.canary.judge import Outcome
 from appliance.canary.proof_store import PROOF_REPORT, ProofReport, ProofStore
@@ -20,7 +21,6 @@ from appliance.dashboard.recording_jobs import JobRunning, JobState, RecordingJo
 from appliance.dashboard.schemas import API, ApiModel
 from appliance.detect.model_files import bundle_store
 from appliance.detect.runtime_choice import with_remembered_runtime
-from appliance.media.atomic_file import DiskWriteError
 from appliance.store.archive import StorageArchive
 from appliance.store.users import AccessLog
 from appliance.web.problems import Problem, refused_as

@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol
 
 from appliance.base.child_modules import JOB_FUNCTIONS
 from appliance.base.clock import Clock
-from appliance.base.detector_config import DetectorConfig
+from appliance.base.config_model import DetectorConfig
 from appliance.base.errors import ModelError, SourceError, UsageError
 from appliance.detect import detector as detectors
 from appliance.detect.model_files import model_folders

@@ -14,8 +14,8 @@ from typing import Generic, TypeVar
 
 from appliance.base.clock import Clock
 from appliance.base.errors import EvidenceError, StoreError
+from appliance.base.local_files import DiskWriteError
 from appliance.dashboard.snapshots import Snapshot, jpeg_snapshot
-from appliance.media.atomic_file import DiskWriteError
 from appliance.media.recorded import ClipFile, RecordedSegment
 from appliance.media.recording_reader import RecordingReader
 from appliance.store.paths import CUTS, SEGMENTS, inside

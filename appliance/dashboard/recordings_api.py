@@ -19,6 +19,7 @@ from starlette.responses import FileResponse, JSONResponse, Response
 
 from appliance.base.clock import iso_utc
 from appliance.base.errors import EvidenceError
+from appliance.base.local_files import DiskWriteError
 from appliance.dashboard.access_rights import tell_view
 from appliance.dashboard.alert_reader import AlertsPart
 from appliance.dashboard.cameras_api import Cameras
@@ -28,7 +29,6 @@ from appliance.dashboard.renditions import SPAN_S_MAX as RENDITION_S_MAX
 from appliance.dashboard.renditions import Renditions
 from appliance.dashboard.schemas import API, ApiModel
 from appliance.dashboard.timeline_api import T_MAX, From, To
-from appliance.media.atomic_file import DiskWriteError
 from appliance.media.recorded import even_size
 from appliance.sandbox.sandbox import SandboxError
 from appliance.web.problems import Problem, sentence

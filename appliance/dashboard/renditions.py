@@ -24,8 +24,8 @@ from pathlib import Path
 from appliance.base.child_modules import LIVE_FUNCTIONS
 from appliance.base.clock import Clock
 from appliance.base.errors import EvidenceError, StoreError
+from appliance.base.local_files import WrittenFile
 from appliance.dashboard.recordings import KeptFiles, RecordingCuts, TooBusy
-from appliance.media.atomic_file import WrittenFile
 from appliance.media.fragmented_mp4 import Fragment, FragmentReader, InitSegment
 from appliance.media.recorded import PERCENT, progress_path
 from appliance.media.recording_reader import RecordingReader

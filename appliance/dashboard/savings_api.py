@@ -12,7 +12,10 @@ from fastapi import Depends, Query
 from appliance.base.clock import day_bounds, local_day
 from appliance.config import CameraConfig, CostsConfig, PricesConfig
 from appliance.dashboard.schemas import API, ApiModel
-from appliance.savings.ledger import (
+from appliance.store.cameras import CameraStore
+from appliance.store.database import Database
+from appliance.store.meter import HOUR_S, Meter, MeterTotal, Metric, MetricName, Since
+from appliance.store.savings import (
     DAY_H,
     MILLION,
     Bill,
@@ -26,9 +29,6 @@ from appliance.savings.ledger import (
     price_work,
     uplink_gb_to_cloud,
 )
-from appliance.store.cameras import CameraStore
-from appliance.store.database import Database
-from appliance.store.meter import HOUR_S, Meter, MeterTotal, Metric, MetricName, Since
 from appliance.store.verdict_stats import DailyJudgeWork, EngineWork, JudgeWorkCache
 from appliance.web.routes import RouteList, provided
 

@@ -15,9 +15,9 @@ from appliance.base.clock import day_bounds, local_day, local_hour
 from appliance.config import CostsConfig, PricesConfig
 from appliance.dashboard.savings_api import COST_DAYS, DAY_S, first_day_t
 from appliance.dashboard.schemas import API, ApiModel
-from appliance.savings.ledger import Bill, SavingsAccount, account_for, price_idle, price_span, price_work
 from appliance.store.database import Database
 from appliance.store.meter import HOUR_S, HOURS_KEPT, Meter, PeriodTotals
+from appliance.store.savings import Bill, SavingsAccount, account_for, price_idle, price_span, price_work
 from appliance.store.verdict_stats import DailyJudgeWork, JudgeWorkCache
 from appliance.web.routes import RouteList, provided
 

@@ -14,16 +14,16 @@ from pydantic import Field
 from starlette.responses import FileResponse
 
 from appliance.base.errors import EvidenceError, ModelError, PreconditionError, UsageError
+from appliance.base.local_files import DiskWriteError
 from appliance.dashboard.alert_reader import AlertsPart
 from appliance.dashboard.openapi import media
 from appliance.dashboard.recording_jobs import JobRunning, RecordingJob, RecordingJobs, model_places
 from appliance.dashboard.schemas import API, ApiModel, NothingMore, RequestModel
 from appliance.detect.runtime_choice import with_remembered_runtime
-from appliance.explain.recording_tasks import SCENARIOS_TASK, ScenariosTask, without_secrets
-from appliance.keep.scenario_exporter import KeepOptions, ScenarioExporter
-from appliance.keep.scenario_file import ReviewedAs
-from appliance.keep.scenario_store import NOTE_LENGTH_MAX, StoredScenario
-from appliance.media.atomic_file import DiskWriteError
+from appliance.replay.recording_tasks import SCENARIOS_TASK, ScenariosTask, without_secrets
+from appliance.scenario.scenario_exporter import KeepOptions, ScenarioExporter
+from appliance.scenario.scenario_file import ReviewedAs
+from appliance.scenario.scenario_store import NOTE_LENGTH_MAX, StoredScenario
 from appliance.store.alerts import AlertDetail
 from appliance.web.problems import Problem, refused_as
 from appliance.web.routes import RouteList, provided

@@ -12,15 +12,15 @@ from fastapi import Depends, Request
 from pydantic import Field
 
 from appliance.base.clock import Clock
-from appliance.base.detector_config import DetectorConfig
+from appliance.base.config_model import DetectorConfig
 from appliance.base.errors import ConfigError, ModelError, PreconditionError, UsageError
+from appliance.base.local_files import DiskWriteError
 from appliance.canary.candidates import KeyChange
 from appliance.config import DecisionConfig
 from appliance.dashboard.deps import DatabasePart
 from appliance.dashboard.schemas import API, ApiModel, RequestModel
 from appliance.dashboard.settings_forms import cost_of, secret_keys
 from appliance.detect.model_files import present_models
-from appliance.media.atomic_file import DiskWriteError
 from appliance.settings.rule_trial import try_rules
 from appliance.settings.secret_scrubber import HIDDEN, without_secret
 from appliance.settings.settings_service import SettingsService, SettingsStatus

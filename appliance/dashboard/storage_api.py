@@ -22,7 +22,7 @@ from appliance.dashboard.deps import DatabasePart, StorageRoot
 from appliance.dashboard.exports_api import Moment
 from appliance.dashboard.recordings_api import Cuts, Frames, RenditionsPart
 from appliance.dashboard.schemas import API, ApiModel, RequestModel
-from appliance.keep.scenario_exporter import ScenarioExporter
+from appliance.scenario.scenario_exporter import ScenarioExporter
 from appliance.store.deletions import DeletionReason, StorageClass
 from appliance.store.erasure import ErasureReceipt, SpanEraser, UnreachedKind
 from appliance.store.quotas import RecordMode

@@ -20,7 +20,7 @@ from appliance.backup.diagnostics import DiagnosticsSource, stream_bundle
 from appliance.base import machine
 from appliance.base.child_modules import SANDBOX
 from appliance.base.clock import Clock
-from appliance.base.detector_config import Backend
+from appliance.base.config_model import Backend
 from appliance.base.errors import ModelError
 from appliance.base.telemetry import RING_LINES_MAX, LogLevel, LogLine, log_text
 from appliance.config import DecisionConfig
@@ -34,11 +34,11 @@ from appliance.detect.detector import locate, with_device
 from appliance.detect.runtime_choice import with_remembered_runtime
 from appliance.health.load_shedding import LoadShedding
 from appliance.sandbox.confinement import missing_confinement
-from appliance.savings.ledger import EnergyAccount
 from appliance.settings.secret_scrubber import SecretScrubber
 from appliance.store.cameras import CameraStore
 from appliance.store.database import Database, database_versions
 from appliance.store.meter import Meter, Metric, MetricName
+from appliance.store.savings import EnergyAccount
 from appliance.store.storage_report import StorageReportCache
 from appliance.types import DROP_REASONS, DropReason
 from appliance.version import version

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starlette.responses import HTMLResponse
 
-from appliance.backup.sealed_box import PASSPHRASE_LENGTH_MIN
+from appliance.base.credentials import PASSPHRASE_LENGTH_MIN
 from appliance.base.telemetry import LOG_LEVELS
 from appliance.dashboard import scenarios_api, storage_api, timeline_api
 from appliance.dashboard.agreement_api import AgreementPart

@@ -10,9 +10,9 @@ from typing import Literal
 
 from pydantic import model_validator
 
+from appliance.base.local_files import write_file
 from appliance.dashboard.recording_jobs import JobState
 from appliance.dashboard.schemas import ApiModel
-from appliance.media.atomic_file import write_file
 from appliance.store.paths import TRIALS
 from appliance.types import Point
 

@@ -14,6 +14,7 @@ from pydantic import Field, ValidationError
 
 from appliance.base.clock import local_weekday_minute
 from appliance.base.errors import ModelError
+from appliance.base.local_files import DiskWriteError
 from appliance.canary.judge import Outcome, judged_alerts
 from appliance.config import DecisionConfig
 from appliance.dashboard.recording_jobs import JobRunning, RecordingJob, RecordingJobs, model_places
@@ -21,7 +22,7 @@ from appliance.dashboard.schemas import API, ApiModel, RequestModel
 from appliance.dashboard.settings_api import ChangeSettings, Settings, settings_problems, user_of
 from appliance.dashboard.timeline_api import T_MAX, AlertMarkItem, TimelineReader
 from appliance.dashboard.trial_store import TrialHead, TrialResult, TrialStore, TriedAlertPair
-from appliance.explain.recording_tasks import (
+from appliance.replay.recording_tasks import (
     TRIAL_TASK,
     TrialSetup,
     TrialSpan,
@@ -30,7 +31,6 @@ from appliance.explain.recording_tasks import (
     merged_spans,
     without_secrets,
 )
-from appliance.media.atomic_file import DiskWriteError
 from appliance.store.alerts import AlertStore
 from appliance.store.database import Database
 from appliance.store.segments import SegmentStore

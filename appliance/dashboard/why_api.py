@@ -11,14 +11,14 @@ from fastapi import Depends, Path
 from pydantic import Field, ValidationError
 
 from appliance.alerts.pipeline import Pipeline
+from appliance.alerts.span_explanation import SENTENCES, SpanExplanation, Stage, explain_stored
 from appliance.base.clock import Clock, local_weekday_minute
 from appliance.base.errors import ModelError
 from appliance.config import CameraConfig, DecisionConfig
 from appliance.dashboard.recording_jobs import JobRunning, JobState, RecordingJob, RecordingJobs, model_places
 from appliance.dashboard.schemas import API, ApiModel, RequestModel
 from appliance.dashboard.timeline_api import From, TimelineReader, TimelineReport, To
-from appliance.explain.recording_tasks import LEAD_S, SPAN_TASK, SpanTask, without_secrets
-from appliance.explain.span_explanation import SENTENCES, SpanExplanation, Stage, explain_stored
+from appliance.replay.recording_tasks import LEAD_S, SPAN_TASK, SpanTask, without_secrets
 from appliance.rules.arming import Arming
 from appliance.store.boxes import BoxStore
 from appliance.store.cameras import CameraStore

@@ -15,9 +15,8 @@ from typing import Final, Literal
 import av
 
 from appliance.base.errors import SourceLost, SourceRefused
-from appliance.demo.parameter_sets import StreamFormat, read_format, split, with_parameter_sets
 from appliance.demo.rtsp_protocol import SoundFormat
-from appliance.media.nal import is_parameter_set
+from appliance.media.nal import StreamFormat, is_parameter_set, read_format, split, with_parameter_sets
 
 STEP_S_MAX = 5.0  # a longer step between two packets is a broken time stamp
 REORDER_S_MAX = 2.0  # of a frame shown after it was decoded (B-frames)

@@ -8,7 +8,7 @@ import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from appliance.demo.parameter_sets import Codec, StreamFormat
+from appliance.media.nal import Codec, StreamFormat
 
 HEAD_BYTES_MAX = 16 * 1024  # requests of real clients have under 1 kB
 BODY_BYTES_MAX = 64 * 1024  # clients send none; a bound for hostile ones

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from appliance.base.detector_config import HailoConfig
+from appliance.base.config_model import HailoConfig
 
 Kind = Literal["cuda", "gpu", "npu", "hailo"]
 KINDS: dict[Kind, str] = {

@@ -101,7 +101,7 @@ class HelperSession:
     thread infers. loss: why it ended, once it has.
     """
 
-    def __init__(self, python: Path, asked: Mapping[str, Any], start_s: float = START_S) -> None:
+    def __init__(self, python: Path, asked: Mapping[str, Any]) -> None:
         """Start it and wait until the device is ready. Raises HelperFailed."""
         self.loss = ""
         self._slots: list[_Slot] = []
@@ -115,7 +115,7 @@ class HelperSession:
             raise HelperFailed(f"{python} cannot be started: {error.strerror}", {"step": "python"}) from None
         try:
             self._send(json.dumps(dict(asked)))
-            self.description = HailoDescription.from_report(self._first_answer(start_s))
+            self.description = HailoDescription.from_report(self._first_answer())
             self._slots = self._lay_out(self.description)
         except BaseException:
             self.end("it did not start")
@@ -194,13 +194,13 @@ class HelperSession:
         with self._lock, contextlib.suppress(OSError):  # it is gone: whoever reads finds out
             os.write(self._process.stdin.fileno(), f"{line}\n".encode("ascii"))
 
-    def _first_answer(self, start_s: float) -> Mapping[str, Any]:
-        line = self._line(start_s)
+    def _first_answer(self) -> Mapping[str, Any]:
+        line = self._line(START_S)
         if line is None:
             with contextlib.suppress(subprocess.TimeoutExpired):  # its output ended, so it is about to
                 status = self._process.wait(0.2)
                 raise HelperFailed(f"the helper ended with status {status}", {"step": "start"})
-            raise HelperFailed(f"the helper did not answer within {start_s:g} s", {"step": "start"})
+            raise HelperFailed(f"the helper did not answer within {START_S:g} s", {"step": "start"})
         answer = _parsed(line)
         if "ready" in answer:
             return dict(answer["ready"])
@@ -253,7 +253,7 @@ class HailoProcess:
         self._python, self._asked, self._clock = python, asked, clock
         self._answer_s = answer_s
         self._stop = threading.Event()
-        self._session = HelperSession(python, asked, START_S)
+        self._session = HelperSession(python, asked)
         self.description = self._session.description
         self._thread = threading.Thread(target=self.run, name="hailo", daemon=True)
         self._thread.start()
@@ -299,7 +299,7 @@ class HailoProcess:
         if self._stop.is_set():
             return False
         try:
-            session = HelperSession(self._python, self._asked, START_S)
+            session = HelperSession(self._python, self._asked)
         except (HelperFailed, OSError) as error:  # OSError: no free files or memory, which passes
             self._session.loss = str(error)
             return False

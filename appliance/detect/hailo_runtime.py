@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from appliance.base.clock import Clock, SystemClock
-from appliance.base.detector_config import HailoConfig
+from appliance.base.config_model import HailoConfig
 from appliance.base.errors import DetectorError, ModelError
 from appliance.detect import hef_file
 from appliance.detect.accelerators import python_with_bindings

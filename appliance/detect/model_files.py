@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from appliance.base.detector_config import HeadName, Precision
+from appliance.base.config_model import HeadName, Precision
 from appliance.base.errors import ModelError
 from appliance.base.json_lines import first_problem
 from appliance.bundle.bundle_store import STORE_FOLDER, BundleStore

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.base.detector_config import HeadName
+from appliance.base.config_model import HeadName
 from appliance.base.errors import DetectorError, ModelError
 from appliance.bundle.manifest import ScoreLines, sha256_of
 from appliance.detect import class_labels, model_files, yolo_detr_ssd_heads

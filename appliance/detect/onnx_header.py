@@ -6,7 +6,7 @@ import mmap
 from dataclasses import dataclass
 from pathlib import Path
 
-from appliance.base.detector_config import Precision
+from appliance.base.config_model import Precision
 from appliance.base.errors import ModelError, unreadable_model
 from appliance.detect.network_runtime import Side, TensorSpec
 from appliance.detect.protobuf_reader import protobuf_fields

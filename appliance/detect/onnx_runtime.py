@@ -14,7 +14,7 @@ import onnxruntime as ort
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
 from appliance.base.clock import SystemClock
-from appliance.base.detector_config import Precision, Provider
+from appliance.base.config_model import Precision, Provider
 from appliance.base.errors import DetectorError, ModelError
 from appliance.bundle.manifest import sha256_of
 from appliance.detect.accelerators import NVIDIA_FILES

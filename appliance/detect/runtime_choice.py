@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from appliance.base.child_modules import RUNTIME_CHOICE
 from appliance.base.clock import SystemClock, process_cpu_s
-from appliance.base.detector_config import DetectorConfig, Device, Precision
+from appliance.base.config_model import DetectorConfig, Device, Precision
 from appliance.base.errors import MissingDependency, ModelError
 from appliance.bundle.manifest import sha256_of
 from appliance.detect import detector, model_files

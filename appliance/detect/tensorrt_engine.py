@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from appliance.base.clock import Clock, SystemClock
-from appliance.base.detector_config import Precision
+from appliance.base.config_model import Precision
 from appliance.base.errors import MissingDependency, ModelError
 from appliance.detect.network_inputs import NetworkInputs
 from appliance.detect.network_runtime import first_line

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from appliance.base.detector_config import Precision
+from appliance.base.config_model import Precision
 from appliance.base.errors import DetectorError, ModelError
 from appliance.bundle.manifest import sha256_of
 from appliance.detect.cuda_runtime import CudaBuffer, CudaRuntime

@@ -9,7 +9,7 @@ from typing import get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.base.detector_config import HeadName
+from appliance.base.config_model import HeadName
 from appliance.detect.class_labels import COCO_80, COCO_ID_SLOTS
 from appliance.detect.grid_heads import distribution_head, fastestdet_head, hailo_head
 from appliance.detect.letterbox import InputForm, Normalisation

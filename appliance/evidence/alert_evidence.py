@@ -9,6 +9,7 @@ from pathlib import Path
 
 from appliance.alerts.pipeline import quality
 from appliance.base.errors import EvidenceError
+from appliance.base.local_files import WrittenFile, write_file
 from appliance.config import AlertsConfig as Rolls
 from appliance.evidence.recording_index import (
     BOXES_WAIT_S,
@@ -19,11 +20,9 @@ from appliance.evidence.recording_index import (
     RetryTracker,
     disk_may_recover,
 )
-from appliance.media.atomic_file import WrittenFile, write_file
 from appliance.media.recorded import ClipFile, FrameImage, FrameImages, ImageOrder
-from appliance.store.alert_rows import AlertRow, EvidenceKind, EvidenceRow
+from appliance.store.alert_rows import AlertRow, EvidenceKind, EvidenceRow, EvidenceStore
 from appliance.store.boxes import SPAN_ROWS_MAX, BoxStore
-from appliance.store.evidence import EvidenceStore
 from appliance.store.paths import evidence_folder
 from appliance.types import SCHEMA, BestView, TrackedObject
 

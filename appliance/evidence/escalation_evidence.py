@@ -10,6 +10,7 @@ from pathlib import Path
 
 from appliance import wire
 from appliance.base.errors import EvidenceError
+from appliance.base.local_files import DiskWriteError, write_file
 from appliance.config import CameraConfig, EscalationConfig
 from appliance.evidence.alert_evidence import AlertStillMaker, clip_row, ready_row
 from appliance.evidence.frame_selection import (
@@ -34,14 +35,12 @@ from appliance.evidence.recording_index import (
     RetryTracker,
     disk_may_recover,
 )
-from appliance.media.atomic_file import DiskWriteError, write_file
 from appliance.media.recorded import ClipFile, FrameImage, FrameImages, ImageOrder, RecordedSegment, Redaction
-from appliance.store.alert_rows import EvidenceKind, EvidenceRow
+from appliance.store.alert_rows import EvidenceKind, EvidenceRow, EvidenceStore
 from appliance.store.alerts import AlertDetail, AlertStore
 from appliance.store.boxes import BoxStore
 from appliance.store.database import Database
 from appliance.store.escalations import EscalationRow, EscalationStore, MediaRow
-from appliance.store.evidence import EvidenceStore
 from appliance.store.paths import evidence_folder
 from appliance.types import Event
 

@@ -10,8 +10,8 @@ from typing import Literal
 
 from appliance.base.clock import Clock
 from appliance.base.errors import EvidenceError, StoreError
+from appliance.base.local_files import DiskWriteError
 from appliance.config import CameraConfig
-from appliance.media.atomic_file import DiskWriteError
 from appliance.media.recorded import RecordedSegment
 from appliance.media.recording_reader import RecordingReader
 from appliance.store.cameras import CameraStore

@@ -25,9 +25,8 @@ from pydantic import ValidationError
 from appliance.base.child_modules import signal_at_parents_end
 from appliance.base.clock import SystemClock
 from appliance.base.errors import DetectorError, MissingDependency, ModelError, UsageError
-from appliance.base.import_leftovers import free_import_leftovers, share_methods
 from appliance.base.json_lines import WireError, decode_command, first_problem
-from appliance.base.malloc import hold_little, spare_what_stays
+from appliance.base.process_memory import free_import_leftovers, hold_little, share_methods, spare_what_stays
 from appliance.base.telemetry import configure_logging
 from appliance.base.threads import Service, ServiceGroup
 from appliance.config import DetectorConfig, IngestConfig, RecheckConfig, rule_labels

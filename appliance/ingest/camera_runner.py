@@ -11,11 +11,10 @@ from appliance.config import CameraConfig
 from appliance.health.watchdog import CameraActivity, CameraWatchdog, DetectorActivity, InferenceRates, streams_apart_s
 from appliance.ingest.detect_stream import DetectCounts, DetectStream
 from appliance.ingest.file_source import FileSource
-from appliance.ingest.lag import LagFilter
 from appliance.ingest.reconnecting_reader import READ_PAUSE_S_MAX, PacketSink, ReaderCounts, ReconnectingReader
 from appliance.ingest.recorder import SegmentRecorder
 from appliance.ingest.rtsp_source import UNRESOLVED, RtspSource
-from appliance.ingest.socket_meter import SocketFinder
+from appliance.ingest.socket_meter import LagFilter, SocketFinder
 from appliance.ingest.substream_ring import LiveRings
 from appliance.media.source import VideoSource
 from appliance.types import CameraMeter, CameraState, CameraStateName, Gap, HealthKind, IngestMessage

@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from uuid import uuid4
 
+from appliance.analysis import decode_session
 from appliance.analysis.camera_analysis import CameraAnalysis
 from appliance.analysis.session_tracks import InferenceRequest
 from appliance.base.backoff import Backoff
 from appliance.base.clock import Clock, ClockStepDetector
 from appliance.base.errors import SourceError, SourceLost
 from appliance.config import DetectConfig
-from appliance.decode_policy import decode_session
 from appliance.health.watchdog import STEP_S_MIN
 from appliance.inference.camera_queue import CameraQueue, FrameAges, PacketArrivals, priority_of
 from appliance.inference.inference_worker import QueuedInference

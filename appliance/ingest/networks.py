@@ -24,7 +24,7 @@ import av
 from pydantic import ValidationError
 
 from appliance.analysis.session_tracks import InferenceRequest
-from appliance.base.detector_config import DetectorConfig
+from appliance.base.config_model import DetectorConfig
 from appliance.base.errors import DetectorError, MissingDependency, ModelError, ModelForbidden
 from appliance.base.local_files import SAMPLE_FILE
 from appliance.detect.detector import ObjectDetector, calibration_of

@@ -22,7 +22,7 @@ from appliance.analysis.session_tracks import ObjectTracker
 from appliance.base.clock import Clock
 from appliance.base.json_lines import first_problem
 from appliance.base.local_files import live_memory
-from appliance.base.malloc import TRIM_EVERY_S, trim_heaps
+from appliance.base.process_memory import TRIM_EVERY_S, trim_heaps
 from appliance.detect.detector import ObjectDetector, VariableInput, fallback_reason, load, prefer_labels
 from appliance.health.tamper_detector import TamperDetector
 from appliance.health.watchdog import ApplianceWatchdog, CameraWatchdog, DetectorActivity

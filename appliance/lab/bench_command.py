@@ -13,8 +13,8 @@ from rich.progress import Progress
 from rich.table import Table
 
 from appliance.base.child_modules import BENCH
+from appliance.base.config_model import DetectorConfig
 from appliance.base.console import CommandProgress, text_console
-from appliance.base.detector_config import DetectorConfig
 from appliance.detect import model_files, runtime_choice
 from appliance.detect.accelerators import accelerators
 from appliance.detect.detector import locate, with_device

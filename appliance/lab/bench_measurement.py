@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from appliance.analysis.session_tracks import InferenceRequest, SessionTracks
 from appliance.base.clock import Clock, SystemClock, process_cpu_s
-from appliance.base.detector_config import DetectorConfig
+from appliance.base.config_model import DetectorConfig
 from appliance.base.errors import DetectorError, MissingDependency, VedetteError
 from appliance.base.machine import process_usage
 from appliance.detect import detector

@@ -22,7 +22,9 @@ from appliance.dashboard.recording_jobs import model_places
 from appliance.detect.model_files import pull_folder
 from appliance.detect.runtime_choice import as_at_run_time
 from appliance.evidence.privacy import PrivacyEgressPolicy, PrivacyRules
-from appliance.explain.recording_tasks import (
+from appliance.lab.cassette_agreement import DECISION_OF_REVIEW, compared, of_people, play
+from appliance.lab.prove_command import job_call, kept_scenarios, report_json, report_lines
+from appliance.replay.recording_tasks import (
     SCENARIOS_TASK,
     TRIAL_TASK,
     ScenariosTask,
@@ -33,8 +35,6 @@ from appliance.explain.recording_tasks import (
     merged_spans,
     without_secrets,
 )
-from appliance.lab.cassette_agreement import DECISION_OF_REVIEW, compared, of_people, play
-from appliance.lab.prove_command import job_call, kept_scenarios, report_json, report_lines
 from appliance.sandbox.sandbox import SandboxError
 from appliance.settings.site_editor import SiteEditor, SiteProposal, digest_of
 from appliance.store.alert_rows import AlertRow

@@ -18,8 +18,8 @@ from appliance import config, wire
 from appliance.base.broker_config import BrokerConfig
 from appliance.base.clock import Clock, SystemClock, iso_utc, parse_moment
 from appliance.base.errors import UplinkError, UsageError
+from appliance.base.local_files import discard_temporary, finish_file, temporary_path
 from appliance.config import ReplaySections
-from appliance.media.atomic_file import discard_temporary, finish_file, temporary_path
 from appliance.replay.cassette_file import (
     JUDGES_MAX,
     LINES_MAX,

@@ -24,6 +24,7 @@ from appliance import config
 from appliance.base.clock import SystemClock, parse_moment
 from appliance.base.console import COUNTED, CommandProgress, text_console
 from appliance.base.errors import UsageError
+from appliance.base.local_files import DiskWriteError
 from appliance.config import DecisionConfig, StorageConfig
 from appliance.lab.export_folder import (
     NO_CONSENT,
@@ -62,7 +63,6 @@ from appliance.lab.export_samples import (
     missed_boxes,
     still_image,
 )
-from appliance.media.atomic_file import DiskWriteError
 from appliance.store.alert_rows import AlertRow
 from appliance.store.alerts import AlertDetail
 from appliance.store.archive import StorageArchive

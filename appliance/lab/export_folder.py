@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from appliance.base.clock import iso_utc
 from appliance.base.errors import PreconditionError, UsageError
-from appliance.media.atomic_file import DiskWriteError, discard_temporary, finish_file, temporary_path, write_file
+from appliance.base.local_files import DiskWriteError, discard_temporary, finish_file, temporary_path, write_file
 from appliance.types import Box, Review
 
 Split = Literal["train", "val"]

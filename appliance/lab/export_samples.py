@@ -19,10 +19,10 @@ from typing import Any
 
 from appliance.base.clock import iso_utc
 from appliance.base.errors import EvidenceError, StoreError
-from appliance.keep.scenario_exporter import own_clip, recorded_segments
 from appliance.lab.export_folder import ExportedAlert, ExportFolder, ExportSample, LabelledBox
 from appliance.media.recorded import RecordedSegment
 from appliance.media.stills import Still, cut_stills, encode_jpeg
+from appliance.scenario.scenario_exporter import own_clip, recorded_segments
 from appliance.store.alert_rows import AlertRow
 from appliance.store.alerts import AlertDetail
 from appliance.store.archive import StorageArchive

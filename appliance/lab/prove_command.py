@@ -9,7 +9,7 @@ from typing import Any
 
 from appliance.base.child_modules import JOB_FUNCTIONS
 from appliance.base.clock import SystemClock
-from appliance.base.detector_config import DetectorConfig
+from appliance.base.config_model import DetectorConfig
 from appliance.base.errors import DetectorError, ModelError, PreconditionError, SourceError, UsageError
 from appliance.bundle.manifest import BundleRef
 from appliance.canary.candidates import opponent
@@ -30,8 +30,8 @@ from appliance.config import IngestConfig, load
 from appliance.detect import detector as detectors
 from appliance.detect.model_files import bundle_store, model_bundles, model_folders, present_models, pull_folder
 from appliance.detect.runtime_choice import as_at_run_time
-from appliance.keep.scenario_store import ScenarioStore
 from appliance.sandbox.sandbox import Sandbox, SandboxFolders
+from appliance.scenario.scenario_store import ScenarioStore
 from appliance.store.archive import StorageArchive
 from appliance.store.paths import PREROLL, SCENARIOS, SEGMENTS
 

@@ -30,7 +30,7 @@ from appliance.lab.cassette_command import (
     site_for_verdicts,
 )
 from appliance.replay import replay_report
-from appliance.replay.conditions.condition_spec import NO_CONDITIONS, ConditionSet
+from appliance.replay.condition_spec import NO_CONDITIONS, ConditionSet
 from appliance.replay.footage import RecordingSource, TimeSpan
 from appliance.replay.replay_log_writer import Replayed, run_id_of
 from appliance.replay.replay_plan import (

@@ -11,7 +11,7 @@ import av
 from av.error import FFmpegError
 
 from appliance.base.errors import EvidenceError
-from appliance.media.atomic_file import DiskWriteError, discard_temporary, failed_clip, finish_file, temporary_path
+from appliance.base.local_files import DiskWriteError, discard_temporary, failed_clip, finish_file, temporary_path
 from appliance.media.recorded import CLIP_BYTES_MAX, ROUNDING_S, ClipFile, RecordedSegment
 from appliance.media.segment_reader import (
     OpenSegment,

@@ -18,7 +18,7 @@ from av.error import FFmpegError, InvalidDataError
 
 from appliance.base.clock import process_cpu_s
 from appliance.base.errors import EvidenceError
-from appliance.base.malloc import return_large_blocks
+from appliance.base.process_memory import return_large_blocks
 from appliance.media.recorded import even_size
 from appliance.media.rendition import FrameWriter
 from appliance.media.source import PIXELS_MAX

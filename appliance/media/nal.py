@@ -1,13 +1,15 @@
 """NAL units of H.264 and HEVC: cutting access units apart, parameter sets, and what kind of key frame a packet holds.
 
 Types: ITU-T H.264 table 7-1, H.265 table 7-1. Packets come with start codes (Annex B) or, as in MP4, with a length
-before each unit (ISO/IEC 14496-15).
+before each unit (ISO/IEC 14496-15). `read_format` reads the parameter sets of a file's header, and
+`with_parameter_sets` puts them before key frames, as a camera sends them.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import takewhile
 from typing import Literal
 
@@ -130,3 +132,97 @@ def _is_annex_b(info: StreamInfo) -> bool:
 def _sets_in(codec: str, data: bytes) -> bytes:
     before_slices = takewhile(lambda nal: type_of(codec, nal) not in _SLICE_TYPES[codec], split_annex_b(data))
     return b"".join(_START + nal for nal in before_slices if is_parameter_set(codec, nal))
+
+
+Codec = Literal["h264", "hevc"]
+_DELIMITER_TYPE: dict[str, int] = {"h264": 9, "hevc": 35}
+
+
+@dataclass(frozen=True, slots=True)
+class StreamFormat:
+    """How a stream's bytes are to be read.
+
+    sets: the parameter sets (VPS, SPS, PPS in this order). length_size: bytes of the length before each NAL unit as
+    in MP4 (ISO/IEC 14496-15), or 0 for start codes (Annex B).
+    """
+
+    codec: Codec
+    length_size: int
+    sets: tuple[bytes, ...]
+
+    def of_type(self, nal_type: int) -> tuple[bytes, ...]:
+        """Return the parameter sets of one NAL type."""
+        return tuple(nal for nal in self.sets if type_of(self.codec, nal) == nal_type)
+
+
+def read_format(codec: Codec, extradata: bytes) -> StreamFormat:
+    """Read `avcC`, `hvcC` or Annex-B extradata. Whatever is cut short is left out; never raises."""
+    if not extradata or extradata[0] != 1:
+        sets = tuple(nal for nal in split_annex_b(extradata) if is_parameter_set(codec, nal))
+        return StreamFormat(codec, 0, sets)
+    return _read_avcc(extradata) if codec == "h264" else _read_hvcc(extradata)
+
+
+def split(data: bytes, length_size: int) -> list[bytes]:
+    """Return the NAL units of one access unit. A unit longer than the data is dropped, and what follows."""
+    if not length_size:
+        return split_annex_b(data)
+    found: list[bytes] = []
+    at = 0
+    while at + length_size < len(data):
+        size = int.from_bytes(data[at : at + length_size], "big")
+        at += length_size
+        if at + size > len(data):
+            break
+        if size:
+            found.append(data[at : at + size])
+        at += size
+    return found
+
+
+def with_parameter_sets(codec: str, nals: list[bytes], sets: tuple[bytes, ...]) -> list[bytes]:
+    """`nals` of a key frame, begun by the parameter sets as cameras do, unless it brings its own."""
+    if not nals or any(is_parameter_set(codec, nal) for nal in nals):
+        return nals
+    first = 1 if type_of(codec, nals[0]) == _DELIMITER_TYPE[codec] else 0
+    return [*nals[:first], *sets, *nals[first:]]
+
+
+def _read_avcc(data: bytes) -> StreamFormat:
+    length_size = (data[4] & 3) + 1 if len(data) > 4 else 4
+    sets: list[bytes] = []
+    at = 5
+    for mask in (0x1F, 0xFF):
+        if at >= len(data):
+            break
+        count, at = data[at] & mask, at + 1
+        found, at = _sized(data, at, count)
+        sets += found
+    return StreamFormat("h264", length_size, tuple(sets))
+
+
+def _read_hvcc(data: bytes) -> StreamFormat:
+    if len(data) < 23:
+        return StreamFormat("hevc", 4, ())
+    sets: list[bytes] = []
+    at = 23
+    for _ in range(data[22]):
+        if at + 3 > len(data):
+            break
+        found, at = _sized(data, at + 3, int.from_bytes(data[at + 1 : at + 3], "big"))
+        sets += [nal for nal in found if is_parameter_set("hevc", nal)]
+    sets.sort(key=lambda nal: type_of("hevc", nal))
+    return StreamFormat("hevc", (data[21] & 3) + 1, tuple(sets))
+
+
+def _sized(data: bytes, at: int, count: int) -> tuple[list[bytes], int]:
+    found: list[bytes] = []
+    for _ in range(count):
+        if at + 2 > len(data):
+            break
+        size = int.from_bytes(data[at : at + 2], "big")
+        nal = data[at + 2 : at + 2 + size]
+        if nal:
+            found.append(nal)
+        at += 2 + size
+    return found, at

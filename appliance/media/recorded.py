@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from appliance.media.atomic_file import WrittenFile
+from appliance.base.local_files import WrittenFile
 from appliance.types import Box, Point
 
 ROUNDING_S = 0.001  # times are stored rounded to a millisecond

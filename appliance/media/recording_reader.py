@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from appliance.base.child_modules import MEDIA_FUNCTIONS
 from appliance.base.errors import EvidenceError, NotMeasured
-from appliance.media.atomic_file import DiskWriteError, WrittenFile
+from appliance.base.local_files import DiskWriteError, WrittenFile
 from appliance.media.recorded import (
     CLIP_BYTES_MAX,
     ClipFile,

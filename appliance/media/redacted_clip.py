@@ -20,7 +20,7 @@ from av.error import FFmpegError, InvalidDataError
 from numpy.typing import NDArray
 
 from appliance.base.errors import EvidenceError
-from appliance.media.atomic_file import discard_temporary, failed_clip, finish_file, temporary_path
+from appliance.base.local_files import discard_temporary, failed_clip, finish_file, temporary_path
 from appliance.media.frames import at_host, quarter_turns
 from appliance.media.recorded import (
     PERCENT,

@@ -15,7 +15,7 @@ from av.error import FFmpegError, InvalidDataError
 from av.video.frame import PictureType
 
 from appliance.base.errors import EvidenceError
-from appliance.media.atomic_file import WrittenFile, discard_temporary, failed_clip, finish_file, temporary_path
+from appliance.base.local_files import WrittenFile, discard_temporary, failed_clip, finish_file, temporary_path
 from appliance.media.recorded import PERCENT, even_size, progress_path
 from appliance.media.source import PIXELS_MAX
 

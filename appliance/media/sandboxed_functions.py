@@ -14,7 +14,7 @@ from typing import Any, TypeVar, cast
 
 import av
 
-from appliance.base.malloc import return_large_blocks
+from appliance.base.process_memory import return_large_blocks
 
 # Loaded before its limit of memory is set, which counts from what it holds then.
 from appliance.media import clips, stills  # noqa: F401

@@ -14,9 +14,9 @@ from typing import Protocol
 
 import av
 
+from appliance.analysis.decode_session import DecodeCounts
+from appliance.analysis.keyframe_policy import DecodePolicy
 from appliance.base.errors import SourceError, StoreError, printable
-from appliance.decode_policy.decode_session import DecodeCounts
-from appliance.decode_policy.keyframe_policy import DecodePolicy
 from appliance.ingest.file_source import FileSource
 from appliance.media.decoder import DecodedFrame, Decoder
 from appliance.media.hardware_codec import HardwareSource

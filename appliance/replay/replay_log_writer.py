@@ -11,8 +11,7 @@ from typing import Annotated, Any, Literal, Protocol
 
 from pydantic import Field, TypeAdapter
 
-from appliance.base.config_model import ConfigModel
-from appliance.base.detector_config import DetectorConfig
+from appliance.base.config_model import ConfigModel, DetectorConfig
 from appliance.base.errors import SourceError
 from appliance.base.json_lines import encode_log, unused_header_fields
 from appliance.base.local_files import is_special
@@ -26,7 +25,7 @@ from appliance.config import (
     SharePoint,
 )
 from appliance.detect.detector import ObjectDetector, with_device
-from appliance.replay.conditions.condition_spec import NO_CONDITIONS, ConditionSet, describe_conditions
+from appliance.replay.condition_spec import NO_CONDITIONS, ConditionSet, describe_conditions
 from appliance.replay.verdict_source import AnsweredBy
 from appliance.types import (
     Alert,

@@ -23,13 +23,13 @@ from appliance.config import rule_labels
 from appliance.detect.detector import ObjectDetector, prefer_labels
 from appliance.health.tamper_detector import TamperDetector
 from appliance.media.decoder import DecodedFrame
-from appliance.replay.conditions.frame_transform import frame_transform_of
-from appliance.replay.conditions.stream_faults import with_stream_faults
 from appliance.replay.footage import NewSession, SourceItem
+from appliance.replay.frame_transform import frame_transform_of
 from appliance.replay.replay_log_writer import LogSink, ReplayLog
 from appliance.replay.replay_plan import ReplayInput, ReplayOptions, ReplayPlan
 from appliance.replay.replay_result import ReplayResult, ReplayStats, result_of
 from appliance.replay.replay_routing import ReplayRouting, router_context_of
+from appliance.replay.stream_faults import with_stream_faults
 from appliance.replay.verdict_source import FootageRef, PendingVerdicts
 from appliance.router.escalation_planner import RouterContext
 from appliance.track.stationary_objects import StationaryObjects

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from appliance.alerts.pipeline import Pipeline
+from appliance.alerts.span_explanation import SpanExplainer
 from appliance.analysis.camera_analysis import CameraAnalysis
 from appliance.analysis.session_tracks import InferenceRequest
 from appliance.base.clock import SystemClock
@@ -17,10 +18,9 @@ from appliance.base.errors import DetectorError, SourceError
 from appliance.config import rule_labels
 from appliance.detect import detector as detectors
 from appliance.detect.detector import ObjectDetector, prefer_labels
-from appliance.explain.recording_tasks import SpanTask, TrialSetup, TrialSpan, TrialTask, local_time_from
-from appliance.explain.span_explanation import SpanExplainer
 from appliance.media.decoder import DecodedFrame
 from appliance.replay.footage import NewSession, RecordingSource, TimeSpan
+from appliance.replay.recording_tasks import SpanTask, TrialSetup, TrialSpan, TrialTask, local_time_from
 from appliance.replay.replay_diff import compare_logs
 from appliance.replay.replay_diff_match import alert_pairs
 from appliance.replay.replay_log_writer import Replayed

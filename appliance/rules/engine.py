@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from appliance.config import CameraConfig, DwellRule, LineRule, Rule
-from appliance.rules.certainty import Calibration
-from appliance.rules.conditions import RuleCondition, RuleTrackState, condition_for
+from appliance.rules.conditions import Calibration, RuleCondition, RuleTrackState, condition_for
 from appliance.rules.line_polygon_geometry import Polygon, at_frame_edge, foot
 from appliance.rules.reportable import rule_event
 from appliance.rules.schedule import ArmedHours, LocalTime

@@ -21,7 +21,7 @@ from pathlib import Path
 from appliance.base.child_modules import SANDBOX, ChildCpu, end_child, exit_text
 from appliance.base.clock import Clock, SystemClock
 from appliance.base.errors import VedetteError, printable
-from appliance.base.malloc import TRIM_EVERY_S
+from appliance.base.process_memory import TRIM_EVERY_S
 from appliance.sandbox.sandbox_channel import Value, receive, send
 
 START_S_MAX = 120.0  # of a child that reads its libraries, which takes a busy machine or a slow card their time

@@ -19,7 +19,7 @@ from types import ModuleType
 
 from appliance.base.clock import SystemClock, process_cpu_s
 from appliance.base.machine import close_peak, open_peak
-from appliance.base.malloc import spare_what_stays, trim_heaps
+from appliance.base.process_memory import spare_what_stays, trim_heaps
 from appliance.sandbox.confinement import confine, library_policy
 from appliance.sandbox.sandbox import SandboxLimits
 from appliance.sandbox.sandbox_channel import Value, receive, send

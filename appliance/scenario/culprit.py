@@ -13,7 +13,7 @@ from typing import Literal
 from appliance.config import CameraConfig, DwellRule, LineRule, Rule
 from appliance.replay.replay_report import format_time
 from appliance.replay.replay_result import ReplayResult
-from appliance.rules.certainty import Calibration
+from appliance.rules.conditions import Calibration
 from appliance.rules.engine import RulesEngine
 from appliance.scenario.expectations import EventPattern
 from appliance.scenario.scenario_verdicts import rejected_events

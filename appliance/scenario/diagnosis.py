@@ -15,7 +15,7 @@ from appliance.base.box_arrays import iou_matrix
 from appliance.config import CameraConfig, DwellRule, LineRule
 from appliance.replay.replay_report import format_time, missing_verdicts_text
 from appliance.replay.replay_result import ReplayResult
-from appliance.rules.certainty import Calibration
+from appliance.rules.conditions import Calibration
 from appliance.rules.line_polygon_geometry import Polygon, foot
 from appliance.rules.reportable import can_report, unknown_labels
 from appliance.scenario.culprit import FRAMES_MAX, LEAD_S, Culprit, MissRecord, find_culprit

@@ -16,8 +16,8 @@ from xml.etree import ElementTree
 
 from appliance.base.errors import ConfigError
 from appliance.base.json_lines import decode_log
-from appliance.replay.conditions.condition_spec import ConditionSet
-from appliance.replay.conditions.frame_transform import shake_offset
+from appliance.replay.condition_spec import ConditionSet
+from appliance.replay.frame_transform import shake_offset
 from appliance.scenario.scenario_schema import TruthFile
 from appliance.types import Box, FrameBoxes, TrackedObject
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from appliance.base.detector_config import DetectorConfig
+from appliance.base.config_model import DetectorConfig
 from appliance.base.errors import VedetteError
 from appliance.canary import frame_survey
 from appliance.canary.proof_store import PROOF_REPORT
@@ -25,7 +25,7 @@ from appliance.detect import detector as detectors
 from appliance.detect.detector import ObjectDetector
 from appliance.detect.model_files import named_model
 from appliance.detect.runtime_choice import as_at_run_time, measure_candidates
-from appliance.explain.recording_tasks import SCENARIOS_TASK, SPAN_TASK, TRIAL_TASK
+from appliance.replay.recording_tasks import SCENARIOS_TASK, SPAN_TASK, TRIAL_TASK
 from appliance.replay.trial_replay import replayed_explanation, settings_compared
 from appliance.rules.reportable import rule_place
 from appliance.scenario import scenario_runner

@@ -11,11 +11,11 @@ from typing import Any
 
 from appliance import config
 from appliance.base import yamlfile
-from appliance.base.detector_config import DetectorConfig
+from appliance.base.config_model import DetectorConfig
 from appliance.base.errors import ConfigError, UsageError
 from appliance.config import CameraConfig, DecisionConfig, LineRule
 from appliance.replay.cassette_file import CassetteReader
-from appliance.replay.conditions.condition_spec import NO_CONDITIONS, ConditionSet
+from appliance.replay.condition_spec import NO_CONDITIONS, ConditionSet
 from appliance.replay.verdict_source import OracleOptions, parse_verdict_source
 from appliance.rules.reportable import can_report
 from appliance.scenario.ground_truth import format_of, read_labels

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from appliance.replay.conditions.condition_spec import describe_conditions
+from appliance.replay.condition_spec import describe_conditions
 from appliance.scenario.culprit import CulpritName
 from appliance.scenario.expectations import NO_MATCHES, EventMatches
 from appliance.scenario.metrics import EventFigures, TrackFigures

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from appliance.base.clock import Clock, SystemClock
-from appliance.base.detector_config import DetectorConfig
+from appliance.base.config_model import DetectorConfig
 from appliance.base.errors import SourceError
 from appliance.config import DecisionConfig, LineRule
 from appliance.detect import detector as detectors

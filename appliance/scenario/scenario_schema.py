@@ -10,11 +10,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from appliance.base.config_model import ConfigModel
-from appliance.base.detector_config import DetectorConfig
+from appliance.base.config_model import ConfigModel, DetectorConfig
 from appliance.base.errors import UsageError
 from appliance.config import AlertsConfig, CameraConfig, CameraName, Share
-from appliance.replay.conditions.condition_spec import (
+from appliance.replay.condition_spec import (
     NO_CONDITIONS,
     SEED_MAX,
     ConditionSet,

@@ -18,9 +18,9 @@ from pathlib import Path
 from appliance.base import yamlfile
 from appliance.base.clock import Clock
 from appliance.base.errors import ConfigError, PreconditionError, UsageError
+from appliance.base.local_files import DiskWriteError
 from appliance.config import SiteConfig
 from appliance.config.site_file import secrets_path
-from appliance.media.atomic_file import DiskWriteError
 from appliance.settings.secret_scrubber import SecretScrubber
 from appliance.settings.site_editor import (
     SiteEditor,

@@ -25,10 +25,10 @@ import yaml
 
 from appliance.base import yamlfile
 from appliance.base.errors import ConfigError, PreconditionError, UsageError
+from appliance.base.local_files import DiskWriteError, discard_temporary, finish_file, temporary_path
 from appliance.config.site_file import SECRET_NAME, SiteConfig, read_secrets, secrets_path, variables
 from appliance.detect.class_labels import COCO_NAME
 from appliance.detect.model_files import AUTO_MODEL, HOG_MODEL, bundle_store, present_models
-from appliance.media.atomic_file import DiskWriteError, discard_temporary, finish_file, temporary_path
 from appliance.settings.secret_scrubber import SecretScrubber, secrets_of_text, site_text_without_secrets, texts_in
 from appliance.settings.yaml_edit import SiteChange, edit
 

@@ -140,32 +140,15 @@ class OutboxQueue:
         return None if first_t is None else max(0.0, t - first_t)
 
 
-@dataclass(frozen=True, slots=True)
-class SendQueueTuning:
-    """Numbers that set the order of sending.
-
-    They follow from the delay that a person at the dashboard notices; see docs/uplink.md for the effect.
-    """
-
-    live_s: float = 120.0
-    """An escalation this young is live: a person may be waiting for its verdict."""
-    ageing_s: float = 600.0
-    """In the backlog, waiting this long makes up for one step of priority."""
-    penalty_s: float = 60.0
-    """Each failed attempt lets others of that age go first, so that one bad escalation blocks no other."""
-    penalties_max: int = 10
-    backlog_share: float = 0.1
-    """Share of the bytes for the backlog, however much is live."""
-    credit_bytes: int = 16 * 1024
-    """Bytes owed to the backlog before it goes first: a few crops."""
-    page_s: float = 1.0
-    """For how long the backlog's order is remembered: who waited for hours loses nothing by a second."""
-    head: int = 16
-    page: int = 64
-    """How many of a priority are read at a time: of what is live, and of the backlog."""
-
-
-TUNING = SendQueueTuning()
+# The order of sending follows from the delay that a person at the dashboard notices; see docs/uplink.md for the effect.
+LIVE_S = 120.0  # an escalation this young is live: a person may be waiting for its verdict
+AGEING_S = 600.0  # in the backlog, waiting this long makes up for one step of priority
+PENALTY_S = 60.0  # each failed attempt lets others of that age go first, so that one bad escalation blocks no other
+PENALTIES_MAX = 10  # of these that count
+BACKLOG_SHARE = 0.1  # of the bytes for the backlog, however much is live
+CREDIT_BYTES = 16 * 1024  # owed to the backlog before it goes first: a few crops
+PAGE_S = 1.0  # for which the backlog's order is remembered: who waited for hours loses nothing by a second
+HEAD, PAGE = 16, 64  # of a priority, how many are read at a time: of what is live, and of the backlog
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,13 +164,12 @@ class SendQueue:
     """Picks from the escalations that are ready. Owner: the uplink's task.
 
     State: the bytes owed to the backlog because live escalations overtook it, and the next few of the backlog in order,
-    valid for `page_s`. Each is read again before it is sent. All selections use the index on state, priority and age,
+    valid for PAGE_S. Each is read again before it is sent. All selections use the index on state, priority and age,
     so they cost the same with ten escalations and with a hundred thousand.
     """
 
-    def __init__(self, store: OutboxQueue, tuning: SendQueueTuning = TUNING) -> None:
+    def __init__(self, store: OutboxQueue) -> None:
         self._store = store
-        self._tuning = tuning
         self._credit = 0.0
         self._page: list[_QueuePosition] = []
         self._page_of: tuple[float, tuple[str, ...]] = (0.0, ())
@@ -195,7 +177,7 @@ class SendQueue:
     @property
     def backlog_due(self) -> bool:
         """The backlog's share is due, whatever is live."""
-        return self._credit >= self._tuning.credit_bytes
+        return self._credit >= CREDIT_BYTES
 
     def pick(
         self, now: float, priorities: Sequence[str] = PRIORITIES, busy: Collection[str] = (), *, live_only: bool = False
@@ -214,7 +196,7 @@ class SendQueue:
 
     def record_sent(self, queued: QueuedEscalation, size: int) -> None:
         """`size` bytes were sent for it."""
-        share, credit_max = self._tuning.backlog_share, self._tuning.credit_bytes + CHUNK_BYTES
+        share, credit_max = BACKLOG_SHARE, CREDIT_BYTES + CHUNK_BYTES
         if not queued.contested:
             self._credit = 0.0
         elif queued.live:
@@ -226,7 +208,7 @@ class SendQueue:
         """Within a priority the oldest first, those that failed later."""
         for priority in LIVE_PRIORITIES:
             if priority in priorities:
-                heads, _ = self._heads(priority, self._tuning.head + len(busy), after_t=now - self._tuning.live_s)
+                heads, _ = self._heads(priority, HEAD + len(busy), after_t=now - LIVE_S)
                 free = [each for each in heads if each.id not in busy]
                 if free:
                     return self._store.ready(min(free).id)
@@ -235,7 +217,7 @@ class SendQueue:
     def _waited(self, now: float, priorities: Sequence[str], busy: Collection[str]) -> EscalationRow | None:
         """By priority, then by age, where waiting makes up for priority."""
         read_t, of = self._page_of
-        if of != tuple(priorities) or not read_t <= now < read_t + self._tuning.page_s:
+        if of != tuple(priorities) or not read_t <= now < read_t + PAGE_S:
             self._page = []
         for fresh in (False, True):
             if fresh:
@@ -258,9 +240,9 @@ class SendQueue:
         for rank, priority in enumerate(PRIORITIES):
             if priority not in priorities:
                 continue
-            until_t = now - self._tuning.live_s if priority in LIVE_PRIORITIES else _FOREVER
-            later_s = rank * self._tuning.ageing_s
-            heads, until = self._heads(priority, self._tuning.page + busy, until_t=until_t, later_s=later_s)
+            until_t = now - LIVE_S if priority in LIVE_PRIORITIES else _FOREVER
+            later_s = rank * AGEING_S
+            heads, until = self._heads(priority, PAGE + busy, until_t=until_t, later_s=later_s)
             page += heads
             sure_until = min(sure_until, until)
         page.sort()
@@ -279,7 +261,7 @@ class SendQueue:
         for untried in (False, True):
             entries = self._store.queue_heads(priority, after_t=after_t, until_t=until_t, untried=untried, limit=count)
             for each in entries:
-                penalty_s = min(each.attempts, self._tuning.penalties_max) * self._tuning.penalty_s
+                penalty_s = min(each.attempts, PENALTIES_MAX) * PENALTY_S
                 found[each.id] = _QueuePosition(each.created_t + later_s + penalty_s, each.id, each.attempts)
             if len(entries) < count:
                 break

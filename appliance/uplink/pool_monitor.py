@@ -14,7 +14,6 @@ from appliance.broker.nats_link import NatsLink, stay_subscribed
 from appliance.wire import POOL_STATUS_BYTES_MAX, POOL_SUBJECT, PoolStatus
 
 WORKERS_MAX = 64  # more say nothing new about a queue that they share
-PENDING_BYTES_MAX = 64 * 1024  # announcements that wait to be read
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +76,7 @@ class PoolMonitor:
 
     async def run(self) -> None:
         """Listen until cancelled. A broker that forbids the subscription looks like one without workers."""
-        await stay_subscribed(self._link, POOL_SUBJECT, self._on_message, PENDING_BYTES_MAX, retry_s=1.0)
+        await stay_subscribed(self._link, POOL_SUBJECT, self._on_message, retry_s=1.0)
 
     async def _on_message(self, message: Msg) -> None:
         self.take(message.data)

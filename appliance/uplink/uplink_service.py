@@ -44,7 +44,6 @@ LINK_WAIT_S = 10.0  # so long the loop waits for a link at a time, before its up
 DRAIN_S_MAX = 8.0  # to have the answers of a region that is left: a model's, or one that the disk refused once
 DRAIN_POLL_S = 0.1  # between two looks at whether all have come: some 80 within DRAIN_S_MAX
 RESENDS_AT_ONCE = 16  # escalations that a reconnection sends at first: the link shows what it bears
-PENDING_BYTES_MAX = 64 * 1024  # requests that wait to be answered
 RETRY_S = 0.2  # sooner than verdicts are read again: a worker takes a site that reads and does not answer to want all
 
 logger = logging.getLogger(__name__)
@@ -370,7 +369,7 @@ class WantedResponder:
 
     async def run(self) -> None:
         """Answer until cancelled. Where the broker does not let us, workers judge without asking."""
-        await stay_subscribed(self._link, self._subject, self._answer, PENDING_BYTES_MAX, retry_s=RETRY_S)
+        await stay_subscribed(self._link, self._subject, self._answer, retry_s=RETRY_S)
 
     async def _answer(self, message: Msg) -> None:
         with contextlib.suppress(StoreError, UnicodeDecodeError, *NATS_ERRORS):  # no answer: it is judged

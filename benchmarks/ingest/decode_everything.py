@@ -24,7 +24,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.base.detector_config import DetectorConfig
+from appliance.base.config_model import DetectorConfig
 from appliance.detect import detector
 from appliance.detect.detector import ObjectDetector
 from appliance.media.frames import FrameConverter

@@ -152,7 +152,7 @@ AREAS = (
     Area(
         "savings",
         (
-            "appliance/savings/ledger.py", "appliance/store/meter.py",
+            "appliance/store/savings.py", "appliance/store/meter.py",
             "appliance/dashboard/savings_api.py",
             "appliance/dashboard/savings_history_api.py", "appliance/dashboard/savings_page.py",
         ),

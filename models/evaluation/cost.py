@@ -24,7 +24,7 @@ import numpy as np
 import onnxruntime as ort
 
 from appliance.base.clock import process_cpu_s
-from appliance.base.detector_config import DetectorConfig
+from appliance.base.config_model import DetectorConfig
 from appliance.base.errors import MissingDependency, VedetteError
 from appliance.detect import detector, model_files
 from appliance.detect.detector import ObjectDetector

@@ -37,8 +37,8 @@ from appliance.base.errors import UsageError
 from appliance.bundle.manifest import MANIFEST_FILE, BundleManifest, sha256_of
 from appliance.detect.bundle_maker import CARD_FILE, describe_file
 from appliance.detect.letterbox import Letterbox
+from appliance.detect.model_advice import BASE_KEY
 from appliance.detect.model_files import OWN_MODEL, present_models
-from appliance.detect.variant_measurement import BASE_KEY
 from models.train import dataset, sources
 from models.train.dataset import Entry, IndexFault, Label, kin
 from models.train.geometry import Pixels

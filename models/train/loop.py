@@ -35,7 +35,7 @@ from appliance import cli
 from appliance.alerts.pipeline import Pipeline
 from appliance.analysis.camera_analysis import CameraAnalysis
 from appliance.base.clock import ManualClock, SystemClock, local_weekday_minute
-from appliance.base.detector_config import DetectorConfig
+from appliance.base.config_model import DetectorConfig
 from appliance.base.errors import VedetteError
 from appliance.bundle.manifest import BundleManifest
 from appliance.config import SiteConfig, load

@@ -19,7 +19,7 @@ import pytest
 from numpy.typing import NDArray
 
 from appliance.base.clock import ManualClock
-from appliance.base.detector_config import DetectorConfig, HailoConfig
+from appliance.base.config_model import DetectorConfig, HailoConfig
 from appliance.base.errors import DetectorError, ModelError
 from appliance.detect import detector, hailo_helper
 from appliance.detect.hailo_runtime import HailoRuntime

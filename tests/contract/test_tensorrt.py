@@ -19,7 +19,7 @@ import pytest
 from fake_nvidia import VERSIONS, FakeGpu
 
 from appliance.base.clock import ManualClock
-from appliance.base.detector_config import DetectorConfig
+from appliance.base.config_model import DetectorConfig
 from appliance.base.errors import DetectorError, MissingDependency, ModelError
 from appliance.detect import detector, model_files, tensorrt_engine
 from appliance.detect.letterbox import GpuFrame, PixelRange, Placement

@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 from appliance.base.box_arrays import iou_matrix, take_best
 from appliance.detect.detector import ObjectDetector
 from appliance.media.frames import FrameConverter
-from appliance.replay.conditions.condition_spec import ConditionSet
-from appliance.replay.conditions.frame_transform import FrameTransform
+from appliance.replay.condition_spec import ConditionSet
+from appliance.replay.frame_transform import FrameTransform
 from appliance.scenario.ground_truth import read_mot
 
 ROOT = Path(__file__).parents[2]

@@ -24,7 +24,7 @@ import yaml
 
 from appliance import wire
 from appliance.base.clock import SystemClock
-from appliance.base.detector_config import DetectorConfig
+from appliance.base.config_model import DetectorConfig
 from appliance.config import SiteConfig
 from appliance.detect import detector
 from appliance.replay.replay_routing import EscalationImages, FrameHistory, replay_escalation

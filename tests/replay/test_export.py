@@ -21,6 +21,7 @@ import yaml
 
 from appliance import wire
 from appliance.base.errors import PreconditionError, UsageError
+from appliance.base.local_files import DiskWriteError
 from appliance.cli import main
 from appliance.detect.detector import ObjectDetector
 from appliance.lab import export_samples
@@ -34,7 +35,6 @@ from appliance.lab.export_command import (
     split_of,
 )
 from appliance.lab.export_folder import ExportReport
-from appliance.media.atomic_file import DiskWriteError
 from appliance.router.router_maintenance import SILENT_RULE
 from appliance.store.alerts import AlertStore
 from appliance.store.archive import StorageArchive

@@ -18,15 +18,15 @@ import yaml
 
 from appliance.base.clock import local_weekday_minute
 from appliance.base.errors import EvidenceError, PreconditionError, UsageError
+from appliance.base.local_files import DiskWriteError
 from appliance.cli import main
 from appliance.config import Schedule
 from appliance.detect.detector import ObjectDetector
-from appliance.keep.scenario_exporter import KeepOptions, ScenarioExporter
-from appliance.media.atomic_file import DiskWriteError
 from appliance.media.decoder import DecodedFrame
 from appliance.replay.footage import ClipSource
 from appliance.scenario import scenario_loader
 from appliance.scenario import scenario_runner as scenario_run
+from appliance.scenario.scenario_exporter import KeepOptions, ScenarioExporter
 from appliance.scenario.scenario_result import ScenarioResult
 from appliance.scenario.scenario_runner import DetectorCache
 from appliance.store.retention import Retention

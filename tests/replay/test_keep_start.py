@@ -15,8 +15,8 @@ from appliance.base.errors import ConfigError
 from appliance.config import AlertsConfig, SiteConfig
 from appliance.demo.demo_config import BUNDLED
 from appliance.detect.detector import ObjectDetector
-from appliance.keep.scenario_exporter import KeepOptions, ScenarioExporter, what_stood
-from appliance.keep.scenario_file import ReviewedAs, StoodThere
+from appliance.scenario.scenario_exporter import KeepOptions, ScenarioExporter, what_stood
+from appliance.scenario.scenario_file import ReviewedAs, StoodThere
 from appliance.scenario.scenario_loader import load_scenario
 from appliance.scenario.scenario_result import ScenarioResult
 from appliance.scenario.scenario_runner import DetectorCache, run_scenario

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from appliance import config
-from appliance.base.detector_config import DetectorConfig
-from appliance.decode_policy.decode_session import TUNING
+from appliance.analysis.decode_session import TUNING
+from appliance.base.config_model import DetectorConfig
 from appliance.detect import detector
-from appliance.replay.conditions.condition_spec import ConditionSet
-from appliance.replay.conditions.frame_transform import frame_transform_of
+from appliance.replay.condition_spec import ConditionSet
 from appliance.replay.footage import ClipReader
+from appliance.replay.frame_transform import frame_transform_of
 from appliance.replay.replay_result import read_log
 from appliance.track.tracker import Tracker
 from appliance.types import Detections, FrameBoxes

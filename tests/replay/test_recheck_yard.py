@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from appliance.base.clock import ManualClock, SystemClock
-from appliance.base.detector_config import DetectorConfig
+from appliance.base.config_model import DetectorConfig
 from appliance.detect import detector
 from appliance.recheck.recheck_policy import judge_recheck
 from appliance.recheck.worker import RecheckWorker

@@ -24,15 +24,15 @@ from appliance.lab.scenario import html_report
 from appliance.lab.scenario.html_report import cut_stills
 from appliance.lab.scenario.scenario_command import ReportTargets, scenario_command, total_figures
 from appliance.media.decoder import DecodedFrame
-from appliance.replay.conditions.condition_spec import NO_CONDITIONS, ConditionSet, describe_conditions
-from appliance.replay.conditions.frame_transform import frame_transform_of
-from appliance.replay.conditions.stream_faults import FaultySource, with_stream_faults
+from appliance.replay.condition_spec import NO_CONDITIONS, ConditionSet, describe_conditions
 from appliance.replay.footage import ClipSource, SourceItem
+from appliance.replay.frame_transform import frame_transform_of
 from appliance.replay.replay_log_writer import LogHeader
 from appliance.replay.replay_plan import ReplayOptions, ReplayPlan, clip_input, with_conditions
 from appliance.replay.replay_result import RecordedLog, ReplayResult, read_log
 from appliance.replay.replay_resume import open_log
 from appliance.replay.replay_runner import play
+from appliance.replay.stream_faults import FaultySource, with_stream_faults
 from appliance.scenario import scenario_loader
 from appliance.scenario import scenario_runner as scenario_run
 from appliance.scenario.scenario_loader import plans_by_conditions

@@ -12,7 +12,7 @@ from appliance.base.clock import ManualClock
 from appliance.config import SiteConfig
 from appliance.ingest.file_source import FileSource
 from appliance.ingest.recorder import RecordTarget, SegmentRecorder
-from appliance.replay.conditions.condition_spec import ConditionSet
+from appliance.replay.condition_spec import ConditionSet
 from appliance.replay.footage import RecordingSource, TimeSpan
 from appliance.replay.replay_plan import ReplayInput, ReplayOptions, ReplayPlan, clip_input
 from appliance.replay.replay_result import ReplayResult

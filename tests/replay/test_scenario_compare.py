@@ -13,11 +13,11 @@ import onnx
 import pytest
 from numpy.typing import NDArray
 
-from appliance.base.detector_config import DetectorConfig
+from appliance.base.config_model import DetectorConfig
 from appliance.base.errors import UsageError
 from appliance.bundle.manifest import sha256_of
 from appliance.cli.site_check import check
-from appliance.detect.variant_measurement import (
+from appliance.detect.model_advice import (
     MeasuredFigures,
     VariantMeasurement,
     measurement_path,

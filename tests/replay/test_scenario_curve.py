@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from appliance.base.clock import SystemClock
 from appliance.base.errors import UsageError
 from appliance.cli import main
-from appliance.lab.curve.curve_command import (
+from appliance.lab.curve_command import (
     CurveOptions,
     as_json,
     bar_sentence,
@@ -25,8 +25,8 @@ from appliance.lab.curve.curve_command import (
     curve_page,
     reading_notes,
 )
-from appliance.lab.curve.curve_footage import ReplayedFootage, replay_footage
-from appliance.lab.curve.curve_report import CurveReport, measure_curves
+from appliance.lab.curve_footage import ReplayedFootage, replay_footage
+from appliance.lab.curve_report import CurveReport, measure_curves
 from appliance.scenario import scenario_loader
 from appliance.scenario.scenario_runner import DetectorCache, run_scenario
 from appliance.types import Detections

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from appliance import config
-from appliance.base.detector_config import DetectorConfig
-from appliance.explain.recording_tasks import SCENARIOS_TASK, ScenariosTask
+from appliance.base.config_model import DetectorConfig
+from appliance.replay.recording_tasks import SCENARIOS_TASK, ScenariosTask
 from appliance.scenario import sandboxed_jobs
 from tests.support.block_footage import block_clip
 from tests.support.yard_scenarios import YARD, write

@@ -17,12 +17,12 @@ import av
 import numpy as np
 import pytest
 
+from appliance.analysis.motion_gate import MotionGate
 from appliance.base.clock import ManualClock
 from appliance.base.errors import SourceError
 from appliance.ingest.file_source import FileSource
 from appliance.ingest.recorder import RecordTarget, SegmentRecorder
 from appliance.media.frames import FrameConverter, upright_size
-from appliance.motion.motion_gate import MotionGate
 from appliance.replay.footage import ClipReader
 from appliance.types import SegmentRow
 

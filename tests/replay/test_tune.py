@@ -12,8 +12,8 @@ import pytest
 from numpy.typing import NDArray
 
 from appliance.base.errors import UsageError
-from appliance.lab.tune.sweep import MemoizedDetectors
-from appliance.lab.tune.tune_command import TuneOptions, tune_command
+from appliance.lab.tune_command import TuneOptions, tune_command
+from appliance.lab.tune_sweep import MemoizedDetectors
 from appliance.scenario.scenario_loader import load_scenario
 from appliance.scenario.scenario_runner import DetectorCache, run_scenario
 from appliance.types import Detections

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from appliance.analysis.camera_analysis import CameraAnalysis
-from appliance.base.detector_config import DetectorConfig
+from appliance.base.config_model import DetectorConfig
 from appliance.base.json_lines import encode_ingest
 from appliance.config import DetectConfig
 from appliance.detect import detector

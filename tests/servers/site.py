@@ -16,10 +16,10 @@ from pydantic import SecretStr
 from appliance import config, wire
 from appliance.base.clock import Clock, SystemClock
 from appliance.router.escalation_planner import build_escalation
+from appliance.store.alert_rows import EvidenceStore
 from appliance.store.alerts import AlertDetail, AlertStore
 from appliance.store.database import Database
 from appliance.store.escalations import Delivery, EscalationRow, MediaRow
-from appliance.store.evidence import EvidenceStore
 from appliance.store.meter import Meter
 from appliance.store.outbox import Outbox
 from appliance.store.outbox_queue import SendQueue

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from appliance.base.detector_config import DetectorConfig
+from appliance.base.config_model import DetectorConfig
 from appliance.base.errors import DetectorError, ModelError, SourceError
 from appliance.canary.frame_survey import FootageFile
 from appliance.canary.judge import Judgement

@@ -7,7 +7,7 @@ from pathlib import Path
 from appliance.base.clock import Clock, SystemClock
 from appliance.config import DecisionConfig
 from appliance.detect.detector import ObjectDetector
-from appliance.replay.conditions.condition_spec import NO_CONDITIONS, ConditionSet
+from appliance.replay.condition_spec import NO_CONDITIONS, ConditionSet
 from appliance.replay.replay_log_writer import LogSink
 from appliance.replay.replay_plan import (
     ReplayOptions,

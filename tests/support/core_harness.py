@@ -13,10 +13,9 @@ from appliance.core.core_loop import Core
 from appliance.core.core_settings import CoreDeps, CoreListener, CoreSettings, CoreStores, core_settings, router_context
 from appliance.router.decide import SystemLoad
 from appliance.rules.arming import Arming
-from appliance.store.alert_rows import AlertRow
+from appliance.store.alert_rows import AlertRow, EvidenceStore
 from appliance.store.database import Database
 from appliance.store.escalations import EscalationRow, read_escalation
-from appliance.store.evidence import EvidenceStore
 from appliance.store.meter import Meter
 from appliance.store.write_backlog import WriteBacklog
 from appliance.types import Box, FrameBoxes, IngestHealth, StreamHeader, TrackedObject

@@ -31,12 +31,11 @@ from appliance.media.clips import cut_clip
 from appliance.media.recorded import RecordedSegment
 from appliance.media.stills import cut_still, encode_jpeg
 from appliance.settings.settings_service import SettingsService
-from appliance.store.alert_rows import EvidenceRow, alert_of
+from appliance.store.alert_rows import EvidenceRow, EvidenceStore, alert_of
 from appliance.store.alerts import AlertStore
 from appliance.store.boxes import BoxStore
 from appliance.store.cameras import CameraStore
 from appliance.store.database import Database
-from appliance.store.evidence import EvidenceStore
 from appliance.store.health_events import HealthEventStore
 from appliance.store.meter import DecodeStatus, Meter, Metric, MetricName
 from appliance.store.paths import evidence_folder

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from appliance.base.detector_config import DetectorConfig, Precision
+from appliance.base.config_model import DetectorConfig, Precision
 from appliance.detect import detector
 from appliance.detect.detector import ObjectDetector, VariableInput
 from appliance.lab import replay_diff_command

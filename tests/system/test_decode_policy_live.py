@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from appliance import config
-from appliance.decode_policy.decode_session import TUNING
+from appliance.analysis.decode_session import TUNING
 from appliance.track.tracker import Tracker
 from appliance.types import CameraMeter, FrameBoxes
 from tests.servers.rtsp import FaultyRtspServer, RtspServerThread

@@ -26,14 +26,13 @@ from appliance.mqtt import publisher as publisher_module
 from appliance.mqtt.broker_session import BrokerSession, check_mqtt
 from appliance.mqtt.publisher import MqttDeps, MqttPublisher
 from appliance.rules.arming import Arming
-from appliance.store.alert_rows import EvidenceRow
+from appliance.store.alert_rows import EvidenceRow, EvidenceStore
 from appliance.store.alerts import AlertStore
 from appliance.store.arming import ArmingStore
 from appliance.store.audit import AuditStore
 from appliance.store.boxes import BoxStore
 from appliance.store.cameras import CameraStore
 from appliance.store.database import Database
-from appliance.store.evidence import EvidenceStore
 from appliance.store.health_events import HealthEventStore
 from appliance.store.meter import Meter
 from appliance.store.reviews import ReviewStore

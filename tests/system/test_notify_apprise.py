@@ -18,7 +18,7 @@ from appliance.base.yamlfile import loads
 from appliance.cli import main
 from appliance.config import AppriseTarget, SiteConfig
 from appliance.config.values import Finding
-from appliance.notify.target_check import check_targets
+from appliance.notify.notifier import check_targets
 from appliance.store.audit import AuditStore
 from tests.servers.receiver import Receiver
 from tests.support.notification_site import NotifyingSite, notifying

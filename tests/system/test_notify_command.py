@@ -10,7 +10,7 @@ import pytest
 
 from appliance.cli import main
 from appliance.config import SiteConfig
-from appliance.notify.target_check import check_targets
+from appliance.notify.notifier import check_targets
 from tests.servers.receiver import Receiver
 
 SITE = """

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from appliance.base.clock import SystemClock
-from appliance.base.detector_config import DetectorConfig
+from appliance.base.config_model import DetectorConfig
 from appliance.base.threads import Service, ServiceGroup
 from appliance.config import SiteConfig
 from appliance.dashboard.schemas import AlertFull

@@ -19,7 +19,7 @@ from appliance.base.clock import ManualClock
 from appliance.config import SiteConfig
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import CoreProbes, MediaReaders, StoredSite
-from appliance.store.evidence import EvidenceStore
+from appliance.store.alert_rows import EvidenceStore
 from appliance.store.users import UserStore
 from appliance.types import CropResult, RecheckDetection, RecheckResult
 from appliance.types.accounts import UserRow

@@ -29,15 +29,14 @@ from appliance.backup.backup_file import (
     write_backup,
 )
 from appliance.backup.restore import RestoreTarget, apply_ready, ready_restore, stage
-from appliance.backup.sealed_box import seal, unseal
 from appliance.base.clock import ManualClock
+from appliance.base.credentials import seal, unseal
 from appliance.base.errors import ConfigError, PreconditionError, UsageError, VedetteError
 from appliance.cli import main
 from appliance.config import SiteConfig, load
-from appliance.store.alert_rows import EvidenceRow
+from appliance.store.alert_rows import EvidenceRow, EvidenceStore
 from appliance.store.alerts import AlertStore
 from appliance.store.database import STEPS, Database, StoreInUse
-from appliance.store.evidence import EvidenceStore
 from appliance.store.users import AccessLog, SessionStore
 from appliance.types import Alert, AlertChange, BestView, Event
 from tests.support.sample_rows import T0

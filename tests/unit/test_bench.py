@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from appliance.base.clock import ManualClock
-from appliance.base.detector_config import DetectorConfig
+from appliance.base.config_model import DetectorConfig
 from appliance.base.errors import VedetteError
 from appliance.cli import main
 from appliance.detect import detector, runtime_choice

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from appliance import config
 from appliance.base import yamlfile
-from appliance.lab.curve.ranking import LabelledIncident
+from appliance.lab.curve_ranking import LabelledIncident
 from appliance.types import TrackedObject
 from benchmarks.byte_balance import ByteBalance, LabelledCamera, SentEscalation, incidents_of, match_incidents
 from benchmarks.ingest.cameras import FrameClock

@@ -9,14 +9,13 @@ import pytest
 from fastapi.testclient import TestClient
 
 from appliance.base.clock import ManualClock
-from appliance.base.detector_config import HailoConfig
+from appliance.base.config_model import HailoConfig
 from appliance.base.machine import Temperature
 from appliance.core.appliance_monitor import ApplianceMonitor
 from appliance.core.ingest_supervisor import IngestSupervisor
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import CoreProbes
 from appliance.health.load_shedding import LoadShedding, SheddingStep
-from appliance.savings.ledger import EnergyAccount
 from appliance.sensors.appliance_sensors import ApplianceSensors, SensorStatus
 from appliance.sensors.linux_sensors import (
     EnergyMeter,
@@ -28,6 +27,7 @@ from appliance.sensors.linux_sensors import (
 )
 from appliance.store.database import Database
 from appliance.store.meter import Meter, Metric, MetricName
+from appliance.store.savings import EnergyAccount
 from tests.support.dashboard_site import Site, config_of
 from tests.support.hailo_files import FakeDevice
 from tests.support.sensor_files import heat, memory, write_files

@@ -14,9 +14,9 @@ import pytest
 
 from appliance import config
 from appliance.analysis.camera_analysis import CameraAnalysis
+from appliance.analysis.keyframe_policy import DecodePolicy
 from appliance.analysis.session_tracks import InferenceRequest
 from appliance.base.clock import ManualClock
-from appliance.decode_policy.keyframe_policy import DecodePolicy
 from appliance.inference.inference_worker import InferenceWorker
 from appliance.ingest.file_source import FileSource
 from appliance.media.decoder import DecodedFrame

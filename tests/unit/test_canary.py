@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from appliance.base.clock import ManualClock, SystemClock
-from appliance.base.detector_config import DetectorConfig
+from appliance.base.config_model import DetectorConfig
 from appliance.base.errors import DetectorError, UsageError
 from appliance.base.json_lines import encode_ingest
 from appliance.bundle.bundle_store import BundleStore
@@ -28,9 +28,10 @@ from appliance.canary.judge import (
     PairedObject,
     RunCosts,
     ShareTest,
+    SurveyedFrame,
     judged_alerts,
+    light_of,
 )
-from appliance.canary.paired_frames import SurveyedFrame, light_of
 from appliance.canary.proof_store import ProofReport, ProofStore, apply_outcome
 from appliance.canary.trial import CameraFootage, CandidateTrial, TrialPlan
 from appliance.cli import main

@@ -9,7 +9,7 @@ import pytest
 
 from appliance.base.errors import UsageError
 from appliance.cli import main
-from appliance.replay.conditions.condition_spec import (
+from appliance.replay.condition_spec import (
     CONDITION_KINDS,
     NO_CONDITIONS,
     ConditionKind,

@@ -11,7 +11,8 @@ from fastapi.testclient import TestClient
 from appliance.base.clock import ManualClock, day_bounds, local_day
 from appliance.config import CloudCostConfig, CostsConfig, EdgeCostConfig, JudgeCostConfig, PricesConfig
 from appliance.dashboard.app import create_app
-from appliance.savings.ledger import (
+from appliance.store.meter import Metric, MetricName
+from appliance.store.savings import (
     MONTH_H,
     Bill,
     amortised_hour,
@@ -26,7 +27,6 @@ from appliance.savings.ledger import (
     uplink_gb_of_site,
     uplink_gb_to_cloud,
 )
-from appliance.store.meter import Metric, MetricName
 from appliance.store.verdict_stats import DailyJudgeWork, judge_work_since
 from appliance.web.templating import money
 from appliance.wire import Verdict

@@ -8,7 +8,7 @@ from math import inf
 import numpy as np
 import pytest
 
-from appliance.lab.curve.ranking import (
+from appliance.lab.curve_ranking import (
     Bootstrap,
     Candidate,
     LabelledIncident,
@@ -21,7 +21,7 @@ from appliance.lab.curve.ranking import (
     smallest_share,
     staircase,
 )
-from appliance.lab.curve.strategies import SimulatedVerdicts, ranking_without, spread
+from appliance.lab.curve_strategies import SimulatedVerdicts, ranking_without, spread
 
 WHOLE = np.array([1000.0])
 

@@ -14,6 +14,7 @@ import yaml
 from starlette.testclient import TestClient
 
 from appliance.base.clock import SystemClock
+from appliance.base.local_files import DiskWriteError
 from appliance.bundle.rollout import shadow_of
 from appliance.canary.judge import Judgement
 from appliance.canary.proof_store import PROOF_REPORT, ProofReport, ProofStore
@@ -25,7 +26,6 @@ from appliance.dashboard.recording_jobs import JobRunning, RecordingJob, Recordi
 from appliance.detect.bundle_maker import adopt_network
 from appliance.detect.model_download import ModelDownload
 from appliance.detect.model_files import bundle_store
-from appliance.media.atomic_file import DiskWriteError
 from appliance.sandbox.sandbox import Sandbox
 from appliance.settings.settings_service import SettingsService
 from tests.support.dashboard_site import Site

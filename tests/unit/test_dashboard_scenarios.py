@@ -16,9 +16,9 @@ from appliance.base.errors import PreconditionError
 from appliance.config import DecisionConfig, SiteConfig
 from appliance.dashboard.app import create_app
 from appliance.dashboard.recording_jobs import RecordingJobs
-from appliance.keep.scenario_exporter import KeepOptions, ScenarioExporter
 from appliance.sandbox.sandbox import SandboxUnavailable
 from appliance.scenario import scenario_loader
+from appliance.scenario.scenario_exporter import KeepOptions, ScenarioExporter
 from appliance.store.reviews import ReviewStore
 from tests.support.dashboard_site import Site
 from tests.support.waiting import until

@@ -11,10 +11,10 @@ from fastapi.testclient import TestClient
 
 from appliance.base.clock import ManualClock
 from appliance.base.errors import UsageError
+from appliance.base.local_files import DiskWriteError
 from appliance.config import SiteConfig
 from appliance.config.site_file import read_secrets
 from appliance.dashboard.app import create_app
-from appliance.media.atomic_file import DiskWriteError
 from appliance.settings import settings_service
 from appliance.settings.settings_service import SettingsService
 from appliance.settings.site_editor import FILE_KEYS, replace_text

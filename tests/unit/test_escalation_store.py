@@ -11,10 +11,10 @@ import pytest
 from appliance import wire
 from appliance.base.clock import ManualClock
 from appliance.store import database
+from appliance.store.alert_rows import EvidenceStore
 from appliance.store.alerts import AlertStore
 from appliance.store.database import Database
 from appliance.store.escalations import EscalationRow, EscalationStore, MediaRow, as_unsure
-from appliance.store.evidence import EvidenceStore
 from appliance.store.outbox import Outbox
 from tests.servers.site import ref_of
 from tests.support import wire_v1

@@ -17,7 +17,7 @@ import pytest
 
 from appliance.cli import main
 from appliance.detect import detector
-from appliance.lab.evaluate.detection_figures import ClassBoxes, detection_figures, figures_by_height
+from appliance.lab.detection_figures import ClassBoxes, detection_figures, figures_by_height
 from tests.support import tiny_networks
 from tests.support.tiny_networks import Thing
 

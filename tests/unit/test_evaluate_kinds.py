@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from appliance.lab.evaluate.detection_figures import ClassBoxes, detection_figures
+from appliance.lab.detection_figures import ClassBoxes, detection_figures
 from appliance.types import Detections
 from models.evaluation import kinds, public
 from models.evaluation.arithmetic import Judged, Matched

@@ -18,11 +18,11 @@ from fastapi.testclient import TestClient
 
 from appliance.base.clock import ManualClock
 from appliance.base.errors import StoreError
+from appliance.base.local_files import DiskWriteError
 from appliance.config import StorageConfig
 from appliance.dashboard import exports
 from appliance.dashboard.exports import OPENINGS_A_MINUTE, ClipExporter
 from appliance.detect.model_files import model_bundles
-from appliance.media.atomic_file import DiskWriteError
 from appliance.store.boxes import BoxStore
 from appliance.store.exports import KEPT_S, delete_old_exports
 from appliance.store.retention import Retention

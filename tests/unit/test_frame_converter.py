@@ -6,8 +6,8 @@ import av
 import numpy as np
 import pytest
 
+from appliance.analysis.motion_gate import MotionGate
 from appliance.media.frames import PLANES_WIDTH_MAX, FrameConverter
-from appliance.motion.motion_gate import MotionGate
 
 WIDTH, HEIGHT = 322, 180  # rows of it are padded
 

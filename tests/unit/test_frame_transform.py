@@ -11,8 +11,8 @@ import pytest
 from av.video.reformatter import ColorRange
 from numpy.typing import NDArray
 
-from appliance.replay.conditions.condition_spec import CONDITION_KINDS, KIND_BY_NAME, ConditionKind, ConditionSet
-from appliance.replay.conditions.frame_transform import FrameTransform, frame_transform_of, shake_offset
+from appliance.replay.condition_spec import CONDITION_KINDS, KIND_BY_NAME, ConditionKind, ConditionSet
+from appliance.replay.frame_transform import FrameTransform, frame_transform_of, shake_offset
 
 WIDTH, HEIGHT = 640, 360
 BLOCK = (60, 130)
@@ -156,7 +156,7 @@ def test_a_turned_frame_comes_out_upright_with_rain_falling_down() -> None:
     turned = frame_of(0)
     upright = FrameTransform(ConditionSet.parse(["blur:0.3"]))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("appliance.replay.conditions.image_effects.quarter_turns", lambda frame: 1)
+        patch.setattr("appliance.replay.image_effects.quarter_turns", lambda frame: 1)
         shown = upright(0, 0.0, turned)
     assert (shown.width, shown.height, shown.rotation) == (HEIGHT, WIDTH, 0)
     expected = np.rot90(turned.to_ndarray(format="gray8"), 1).astype(int)

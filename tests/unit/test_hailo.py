@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from appliance.base.detector_config import DetectorConfig, HailoConfig
+from appliance.base.config_model import DetectorConfig, HailoConfig
 from appliance.base.errors import ModelError
 from appliance.bundle import manifest
 from appliance.cli import main

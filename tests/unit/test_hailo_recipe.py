@@ -16,7 +16,7 @@ import onnx
 import pytest
 
 from appliance.base.box_arrays import iou_matrix
-from appliance.base.detector_config import DetectorConfig
+from appliance.base.config_model import DetectorConfig
 from appliance.detect import detector, hef_file
 from appliance.detect.letterbox import Letterbox
 from appliance.detect.network_detector import NetworkDetector

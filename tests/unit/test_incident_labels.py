@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from appliance.config import SiteConfig
-from appliance.lab.curve.curve_footage import CameraTruth, label_incidents
+from appliance.lab.curve_footage import CameraTruth, label_incidents
 from appliance.scenario.expectations import EventPattern, Expectation
 from appliance.types import Box, FrameBoxes, StreamHeader, TrackedObject
 

@@ -6,7 +6,7 @@ import queue
 
 import pytest
 
-from appliance.base.detector_config import DetectorConfig
+from appliance.base.config_model import DetectorConfig
 from appliance.base.errors import ModelError, ModelForbidden, unreadable_model
 from appliance.detect.detector import ObjectDetector
 from appliance.ingest.networks import Networks, NetworkTable

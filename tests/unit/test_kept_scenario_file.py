@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from appliance.base.errors import EvidenceError
 from appliance.config import AlertsConfig, CameraConfig
-from appliance.keep.scenario_exporter import ClipWindow, _cut_unbroken, clip_window, initial_events
-from appliance.keep.scenario_file import EventStanding, KnownEvent, derive_truth
 from appliance.media.recorded import RecordedSegment
 from appliance.media.recording_reader import READ_DIRECTLY
+from appliance.scenario.scenario_exporter import ClipWindow, _cut_unbroken, clip_window, initial_events
+from appliance.scenario.scenario_file import EventStanding, KnownEvent, derive_truth
 from appliance.store.alert_rows import AlertRow
 from appliance.store.alerts import AlertDetail
 from appliance.types import FrameBoxes, TrackedObject

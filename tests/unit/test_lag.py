@@ -7,7 +7,7 @@ from pathlib import Path
 
 from appliance.base.clock import ManualClock
 from appliance.ingest.file_source import FileSource
-from appliance.ingest.lag import LAG_S_MAX, LagEstimator, LagFilter
+from appliance.ingest.socket_meter import LAG_S_MAX, LagEstimator, LagFilter
 from appliance.media.source import StreamInfo, VideoPacket
 from tests.support.scripted_sources import clip
 

@@ -9,12 +9,12 @@ import sys
 
 import pytest
 
-from appliance.base.malloc import spare_what_stays
+from appliance.base.process_memory import spare_what_stays
 
 # As a camera's decoder does it: pictures, and between them small things that outlive them.
 LIFE = """
 import os, threading
-from appliance.base.malloc import return_large_blocks
+from appliance.base.process_memory import return_large_blocks
 
 if {on}:
     assert return_large_blocks()
@@ -54,7 +54,7 @@ def test_pictures_that_were_freed_leave_no_holes() -> None:
 # Each thread that waits holds something of its heap.
 HEAPS = """
 import ctypes, threading
-from appliance.base.malloc import hold_little
+from appliance.base.process_memory import hold_little
 
 if {on}:
     assert hold_little()
@@ -90,7 +90,7 @@ def test_threads_share_two_heaps() -> None:
 # As the colour planes of a decoder do it: too small to be mapped, and between them small things that outlive them.
 PLANES = """
 import os, threading
-from appliance.base.malloc import return_large_blocks, trim_heaps
+from appliance.base.process_memory import return_large_blocks, trim_heaps
 
 return_large_blocks()
 
@@ -126,7 +126,7 @@ def test_holes_in_the_heap_of_a_thread_are_given_back() -> None:
 CYCLES = """
 import gc
 from collections import deque
-from appliance.base.malloc import spare_what_stays
+from appliance.base.process_memory import spare_what_stays
 
 stays = [[n] for n in range(400_000)]
 gc.collect()

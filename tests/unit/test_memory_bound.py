@@ -55,7 +55,7 @@ def test_dataclasses_share_the_methods_that_are_rarely_called(module: str, metho
     """Of about ten Python objects each: 23,900 in the core and 9,800 in ingest."""
     code = f"""
 import gc, sys, {module}
-from appliance.base.import_leftovers import share_methods
+from appliance.base.process_memory import share_methods
 gc.collect()
 before = sys.getallocatedblocks()
 count = share_methods()
@@ -74,7 +74,7 @@ def test_what_imports_leave_behind_is_freed_and_the_next_import_works(module: st
     """Python objects: 10,800 in the core and 6,600 in ingest, 1.2 and 0.8 MB."""
     code = f"""
 import gc, sys, {module}
-from appliance.base.import_leftovers import free_import_leftovers
+from appliance.base.process_memory import free_import_leftovers
 gc.collect()
 before = sys.getallocatedblocks()
 free_import_leftovers()
@@ -161,7 +161,7 @@ def test_the_server_of_the_pages_has_no_command_line() -> None:
 
 GATE = """
 import sys, numpy as np
-from appliance.motion.motion_gate import MotionGate
+from appliance.analysis.motion_gate import MotionGate
 gate, noise = MotionGate(), np.random.default_rng(0)
 for _ in range(5):
     gate.measure(noise.integers(90, 110, (270, 480), np.uint8))
@@ -218,7 +218,7 @@ def test_a_trial_in_the_largest_input_costs_no_memory_afterwards() -> None:
 PAUSE = """
 import re, sys, numpy as np
 from pathlib import Path
-from appliance.base.malloc import return_large_blocks
+from appliance.base.process_memory import return_large_blocks
 from appliance.detect import onnx_runtime
 return_large_blocks()
 network = onnx_runtime.OnnxRuntime(Path(sys.argv[1]))

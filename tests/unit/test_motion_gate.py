@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from appliance.analysis.motion_gate import TUNING, Motion, MotionGate, _median_of
 from appliance.media.frames import MOTION_WIDTH_MAX, FrameConverter
-from appliance.motion.motion_gate import TUNING, Motion, MotionGate, _median_of
 
 RNG = np.random.default_rng(1)
 YARD = RNG.integers(40, 200, (90, 160)).astype(np.uint8)

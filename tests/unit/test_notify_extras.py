@@ -24,11 +24,10 @@ from appliance.notify.delivery import STILL_WAIT_S, TargetSender, UnstoredAlert
 from appliance.notify.http_sender import request_for
 from appliance.notify.message import AlertFinding, NotificationMessage, SendResult
 from appliance.rules.schedule import armed_at
-from appliance.store.alert_rows import EvidenceRow
+from appliance.store.alert_rows import EvidenceRow, EvidenceStore
 from appliance.store.alerts import AlertDetail
 from appliance.store.audit import AuditStore
 from appliance.store.boxes import BoxStore
-from appliance.store.evidence import EvidenceStore
 from appliance.types import AlertChange, HealthEvent
 from tests.servers.receiver import Receiver
 from tests.support.notification_site import NotifyingSite, hook, notifying

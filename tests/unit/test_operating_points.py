@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from appliance.base.errors import UsageError
-from appliance.lab.tune.operating_points import (
+from appliance.lab.operating_points import (
     OperatingPoint,
     ScenarioOutcome,
     TuningAim,
@@ -13,8 +13,8 @@ from appliance.lab.tune.operating_points import (
     read_aim,
     recall_difference,
 )
-from appliance.lab.tune.sweep import SweepSetting, SweepValue, apply_setting, read_sweep, sweep_grid
-from appliance.lab.tune.tune_command import choice_sentences
+from appliance.lab.tune_command import choice_sentences
+from appliance.lab.tune_sweep import SweepSetting, SweepValue, apply_setting, read_sweep, sweep_grid
 from tests.support.block_footage import site
 
 

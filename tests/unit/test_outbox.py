@@ -12,14 +12,13 @@ from appliance import config, wire
 from appliance.base.clock import ManualClock, SystemClock
 from appliance.base.errors import EvidenceError
 from appliance.router.escalation_planner import build_escalation
-from appliance.store.alert_rows import EvidenceRow
+from appliance.store.alert_rows import EvidenceRow, EvidenceStore
 from appliance.store.alerts import AlertStore
 from appliance.store.database import Database
 from appliance.store.escalations import EscalationRow, MediaRow
-from appliance.store.evidence import EvidenceStore
 from appliance.store.meter import Meter
 from appliance.store.outbox import ClockOffset, Outbox
-from appliance.store.outbox_queue import RESEND_FIRST_S, TUNING, SendQueue
+from appliance.store.outbox_queue import AGEING_S, LIVE_S, RESEND_FIRST_S, SendQueue
 from appliance.types import Alert, AlertChange, Event, Severity
 from appliance.uplink.jetstream_publisher import chunk_message, read_chunk
 from appliance.uplink.outbox_upkeep import OutboxQuota
@@ -107,11 +106,11 @@ def test_the_urgent_goes_first_and_among_equals_the_oldest(harness: OutboxHarnes
 
 def test_waiting_makes_up_for_priority_in_the_backlog(harness: OutboxHarness) -> None:
     harness.ask("old and low", "info")
-    harness.clock.advance(2 * TUNING.ageing_s - 10)
+    harness.clock.advance(2 * AGEING_S - 10)
     harness.ask("younger and high", "alert")
     harness.clock.advance(20)
     harness.ask("youngest and high", "alert")
-    harness.clock.advance(TUNING.live_s)
+    harness.clock.advance(LIVE_S)
     assert harness.order() == ["younger and high", "old and low", "youngest and high"]
 
 
@@ -153,9 +152,9 @@ def test_an_escalation_that_fails_again_and_again_lets_the_others_go_first(harne
     assert harness.order() == ["good", "bad"]
     for _ in range(1000):
         harness.outbox.failed(harness.row("bad"), "too large", 700)
-    harness.clock.advance(3 * TUNING.ageing_s)
+    harness.clock.advance(3 * AGEING_S)
     harness.ask("much later")
-    harness.clock.advance(TUNING.live_s)
+    harness.clock.advance(LIVE_S)
     assert harness.order() == ["good", "bad", "much later"], "the penalty is bounded"
     assert (harness.row("bad").error, harness.row("bad").bytes_sent) == ("too large", 1001 * 700)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from appliance.decode_policy.keyframe_policy import (
+from appliance.analysis.keyframe_policy import (
     ECONOMY,
     KEYS_MIN,
     LEARN_MIN,

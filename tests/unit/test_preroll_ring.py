@@ -9,11 +9,10 @@ import pytest
 
 from appliance.base.clock import ManualClock
 from appliance.base.errors import MissingDependency
-from appliance.store.alert_rows import EvidenceRow
+from appliance.store.alert_rows import EvidenceRow, EvidenceStore
 from appliance.store.alerts import AlertStore
 from appliance.store.database import Database
 from appliance.store.deletions import newest_deletions
-from appliance.store.evidence import EvidenceStore
 from appliance.store.paths import SEGMENTS, inside
 from appliance.store.preroll_ring import PrerollRing, prepare_ring_folder
 from appliance.store.quotas import read_usage

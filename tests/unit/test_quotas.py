@@ -10,11 +10,10 @@ import pytest
 
 from appliance.base.clock import ManualClock
 from appliance.config import CameraConfig, StorageConfig
-from appliance.store.alert_rows import EvidenceRow
+from appliance.store.alert_rows import EvidenceRow, EvidenceStore
 from appliance.store.alerts import AlertStore
 from appliance.store.database import Database
 from appliance.store.deletions import OF_ALL, OF_CAMERA, newest_deletions
-from appliance.store.evidence import EvidenceStore
 from appliance.store.quotas import read_usage
 from appliance.store.retention import Retention
 from appliance.store.reviews import ReviewStore

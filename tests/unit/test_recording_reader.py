@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from appliance.base.errors import EvidenceError
+from appliance.base.local_files import DiskWriteError
 from appliance.media import recording_reader
-from appliance.media.atomic_file import DiskWriteError
 from appliance.media.frames import FrameConverter, upright_size
 from appliance.media.recorded import FrameImages, ImageOrder, RecordedSegment, Redaction
 from appliance.media.recording_reader import LIMITS, READ_DIRECTLY, RecordingReader, SandboxedReader

@@ -16,9 +16,9 @@ from fastapi.testclient import TestClient
 
 from appliance.base.clock import ManualClock
 from appliance.base.errors import EvidenceError
+from appliance.base.local_files import DiskWriteError
 from appliance.dashboard import recordings
 from appliance.dashboard.recordings import CUT_S_MAX, WAITING_MAX, FrameCache, RecordingCuts, TooBusy
-from appliance.media.atomic_file import DiskWriteError
 from appliance.media.recorded import FrameImages, RecordedSegment
 from appliance.media.recording_reader import READ_DIRECTLY, DirectReader, RecordingReader, SandboxedReader
 from tests.support import numbered_footage

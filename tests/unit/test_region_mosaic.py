@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from appliance.motion.region_mosaic import (
+from appliance.analysis.region_mosaic import (
     TUNING,
     DetectorGrid,
     GridRect,

@@ -15,10 +15,10 @@ from fastapi.testclient import TestClient
 
 from appliance.base.clock import ManualClock
 from appliance.base.errors import EvidenceError, StoreUnavailable
+from appliance.base.local_files import DiskWriteError, WrittenFile, temporary_path
 from appliance.dashboard.recordings import CUT_S_MAX, RecordingCuts, TooBusy
 from appliance.dashboard.renditions import ASKED_S_MAX, WAITING_MAX, Rendition, Renditions
 from appliance.media import rendition
-from appliance.media.atomic_file import DiskWriteError, WrittenFile, temporary_path
 from appliance.media.recorded import even_size, progress_path
 from appliance.media.recording_reader import READ_DIRECTLY, DirectReader, RecordingReader, SandboxedReader
 from appliance.media.rendition import make_rendition

@@ -12,12 +12,11 @@ import pytest
 from appliance.base.clock import ManualClock
 from appliance.config import CameraConfig, StorageConfig
 from appliance.store import retention
-from appliance.store.alert_rows import EvidenceRow
+from appliance.store.alert_rows import EvidenceRow, EvidenceStore
 from appliance.store.alerts import AlertStore
 from appliance.store.audit import AuditRow, AuditStore
 from appliance.store.boxes import BoxStore
 from appliance.store.database import Database
-from appliance.store.evidence import EvidenceStore
 from appliance.store.quotas import StorageLimits
 from appliance.store.retention import Retention, evidence_beyond, recording_beyond
 from appliance.store.segments import SegmentStore

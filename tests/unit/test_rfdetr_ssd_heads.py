@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from appliance.base.detector_config import DetectorConfig
+from appliance.base.config_model import DetectorConfig
 from appliance.base.errors import ModelError
 from appliance.detect import detector, yolo_detr_ssd_heads
 from appliance.detect.class_labels import COCO_80, COCO_ID_SLOTS

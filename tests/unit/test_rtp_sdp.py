@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.demo.parameter_sets import Codec, StreamFormat, read_format, split, with_parameter_sets
 from appliance.demo.rtsp_protocol import MTU, Packetizer, SdpDescription, interleaved, sender_report
-from appliance.media.nal import split_annex_b, type_of
+from appliance.media.nal import Codec, StreamFormat, read_format, split, split_annex_b, type_of, with_parameter_sets
 
 SPS = bytes.fromhex("67640016acd940a02ff9")
 PPS = bytes.fromhex("68ebe3cb22c0")

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from appliance.alerts.pipeline import Pipeline
+from appliance.alerts.span_explanation import SENTENCES, STAGES, TEXTS, TRACKS_MAX, SpanExplainer, SpanExplanation
 from appliance.config import AlertsConfig, CameraConfig
-from appliance.explain.span_explanation import SENTENCES, STAGES, TEXTS, TRACKS_MAX, SpanExplainer, SpanExplanation
 from appliance.types import Event, FrameBoxes, Point
 from tests.support.sample_tracks import YARD, camera, header, inferences, look, person
 

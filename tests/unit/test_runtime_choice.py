@@ -16,7 +16,7 @@ from appliance.config import DetectorConfig, SiteConfig
 from appliance.detect import detector, model_files, runtime_choice
 from appliance.detect.accelerators import Accelerator, accelerators
 from appliance.detect.runtime_choice import RuntimeCandidate, RuntimeChoice
-from appliance.explain.recording_tasks import without_secrets
+from appliance.replay.recording_tasks import without_secrets
 from appliance.scenario import sandboxed_jobs
 from appliance.scenario.scenario_runner import DetectorCache
 from tests.support import tiny_networks as tiny

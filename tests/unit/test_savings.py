@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from appliance.savings.ledger import COUNTERFACTUAL, account_for
 from appliance.store.meter import MeterTotal, Metric
+from appliance.store.savings import COUNTERFACTUAL, account_for
 
 
 def row(camera: str, kind: str, amount: int) -> MeterTotal:

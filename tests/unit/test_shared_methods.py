@@ -6,7 +6,7 @@ from dataclasses import FrozenInstanceError, dataclass, field
 
 import pytest
 
-from appliance.base.import_leftovers import share_methods
+from appliance.base.process_memory import share_methods
 
 
 @dataclass(frozen=True, slots=True)

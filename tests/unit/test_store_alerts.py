@@ -9,12 +9,11 @@ import pytest
 
 from appliance.base.clock import ManualClock
 from appliance.base.errors import StoreError
-from appliance.store.alert_rows import EvidenceRow
+from appliance.store.alert_rows import EvidenceRow, EvidenceStore
 from appliance.store.alert_search import AlertQuery
 from appliance.store.alerts import AlertCursor, AlertStore
 from appliance.store.boxes import BoxStore
 from appliance.store.database import Database
-from appliance.store.evidence import EvidenceStore
 from appliance.store.reviews import ReviewStore
 from appliance.types import AlertChange
 from tests.support.sample_rows import (

@@ -12,7 +12,7 @@ from appliance.base.json_lines import decode_log, encode_log
 from appliance.bundle.manifest import checked_lines
 from appliance.detect import model_files
 from appliance.detect.model_files import REFERENCE, lines_from_metadata, to_common_scale
-from appliance.rules.certainty import TrackCertainty, calibrated
+from appliance.rules.conditions import TrackCertainty, calibrated
 from appliance.rules.engine import RulesEngine
 from appliance.track.tracker import Tracker
 from appliance.types import Box, Detections, Event, FrameBoxes

@@ -15,8 +15,8 @@ from appliance.base.clock import ManualClock
 from appliance.base.errors import SourceError
 from appliance.config import SiteConfig
 from appliance.detect.network_detector import NetworkDetector
-from appliance.explain.recording_tasks import TRIAL_TASK, TrialSetup, TrialSpan, TrialTask, without_secrets
 from appliance.replay import trial_replay
+from appliance.replay.recording_tasks import TRIAL_TASK, TrialSetup, TrialSpan, TrialTask, without_secrets
 from appliance.replay.trial_replay import settings_compared
 from appliance.types import Detections
 from tests.support.dashboard_site import Site

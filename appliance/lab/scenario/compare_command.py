@@ -13,15 +13,15 @@ from rich.markup import escape
 from rich.table import Table
 
 from appliance.base.clock import Clock, SystemClock, iso_utc, process_cpu_s
+from appliance.base.config_model import DetectorConfig
 from appliance.base.console import text_console
-from appliance.base.detector_config import DetectorConfig
 from appliance.base.errors import SourceError, UsageError
 from appliance.bundle.manifest import sha256_of
 from appliance.detect import detector as detectors
 from appliance.detect.detector import ObjectDetector
+from appliance.detect.model_advice import MeasuredFigures, VariantMeasurement, measurement_path
 from appliance.detect.model_files import cpu_name
 from appliance.detect.runtime_choice import GAIN_MIN, trial_frame
-from appliance.detect.variant_measurement import MeasuredFigures, VariantMeasurement, measurement_path
 from appliance.lab.scenario.scenario_command import (
     check_writable,
     load_scenarios,

@@ -15,11 +15,11 @@ from appliance.lab.scenario.plot_page import template_environment
 from appliance.media.decoder import DecodedFrame
 from appliance.media.frames import FrameConverter, upright_size
 from appliance.media.stills import encode_jpeg
-from appliance.replay.conditions.condition_spec import ConditionSet
-from appliance.replay.conditions.frame_transform import frame_transform_of
-from appliance.replay.conditions.stream_faults import with_stream_faults
+from appliance.replay.condition_spec import ConditionSet
 from appliance.replay.footage import ClipSource
+from appliance.replay.frame_transform import frame_transform_of
 from appliance.replay.replay_report import format_time
+from appliance.replay.stream_faults import with_stream_faults
 from appliance.scenario.expectations import EventPattern
 from appliance.scenario.metrics import Estimate, EventFigures, format_estimate
 from appliance.scenario.scenario_result import Fault, FaultMoment, ScenarioResult, WatchedCamera

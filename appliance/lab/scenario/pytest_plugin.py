@@ -15,7 +15,7 @@ import pytest
 
 if TYPE_CHECKING:
     from appliance.lab.scenario.html_report import StillsByFrame
-    from appliance.replay.conditions.condition_spec import ConditionSet
+    from appliance.replay.condition_spec import ConditionSet
     from appliance.scenario.scenario_result import ScenarioResult
     from appliance.scenario.scenario_runner import DetectorCache
 

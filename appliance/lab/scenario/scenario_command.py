@@ -24,19 +24,18 @@ from appliance import config
 from appliance.base.clock import Clock, SystemClock, iso_utc
 from appliance.base.console import CommandProgress, text_console
 from appliance.base.errors import ConfigError, UsageError
-from appliance.base.local_files import check_output, is_special
-from appliance.keep.scenario_exporter import KeepOptions, ScenarioExporter
-from appliance.keep.scenario_store import StoredScenario
+from appliance.base.local_files import DiskWriteError, check_output, is_special, write_file
 from appliance.lab.scenario import html_report
 from appliance.lab.scenario.html_report import StillsByFrame, cut_stills
-from appliance.media.atomic_file import DiskWriteError, write_file
-from appliance.replay.conditions.condition_spec import ConditionSet
+from appliance.replay.condition_spec import ConditionSet
 from appliance.replay.replay_report import format_time
 from appliance.scenario import scenario_loader, scenario_runner
 from appliance.scenario.metrics import EventFigures, event_figures, format_estimate
+from appliance.scenario.scenario_exporter import KeepOptions, ScenarioExporter
 from appliance.scenario.scenario_loader import ScenarioPlan, plans_by_conditions, read_condition_sets
 from appliance.scenario.scenario_result import ScenarioResult, fault_lines
 from appliance.scenario.scenario_runner import DetectorCache
+from appliance.scenario.scenario_store import StoredScenario
 
 # Characters that XML 1.0 cannot hold, even escaped.
 _FORBIDDEN = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")

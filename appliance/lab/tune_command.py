@@ -15,6 +15,7 @@ from rich.markup import escape
 from appliance.base.clock import SystemClock
 from appliance.base.console import COUNTED, CommandProgress
 from appliance.base.errors import UsageError
+from appliance.lab.operating_points import SCENARIOS_MIN, OperatingPoint, TuningChoice, choose_point, read_aim
 from appliance.lab.scenario.plot_page import (
     Plot,
     PlotAxis,
@@ -26,8 +27,7 @@ from appliance.lab.scenario.plot_page import (
     plot_page,
 )
 from appliance.lab.scenario.scenario_command import check_writable, load_scenarios, write_report
-from appliance.lab.tune.operating_points import SCENARIOS_MIN, OperatingPoint, TuningChoice, choose_point, read_aim
-from appliance.lab.tune.sweep import MemoizedDetectors, Sweep, SweepProgress, read_sweep, run_sweep, sweep_grid
+from appliance.lab.tune_sweep import MemoizedDetectors, Sweep, SweepProgress, read_sweep, run_sweep, sweep_grid
 from appliance.scenario.metrics import Estimate, EventFigures
 from appliance.scenario.scenario_loader import ScenarioPlan, find_scenarios
 

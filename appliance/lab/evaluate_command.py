@@ -17,13 +17,13 @@ import numpy as np
 from rich.markup import escape
 
 from appliance.base.clock import process_cpu_s
+from appliance.base.config_model import DetectorConfig
 from appliance.base.console import COUNTED, CommandProgress
-from appliance.base.detector_config import DetectorConfig
 from appliance.base.errors import UsageError
 from appliance.detect import detector
 from appliance.detect.detector import ObjectDetector, UpscalingDetector
-from appliance.lab.evaluate.detection_figures import ClassBoxes, detection_figures, figures_by_height, one_answer_each
-from appliance.lab.evaluate.evaluation_report import (
+from appliance.lab.detection_figures import ClassBoxes, detection_figures, figures_by_height, one_answer_each
+from appliance.lab.evaluation_report import (
     EvaluationReport,
     FigureRow,
     ModelCost,
@@ -32,7 +32,7 @@ from appliance.lab.evaluate.evaluation_report import (
     read_report,
     report_lines,
 )
-from appliance.lab.evaluate.labelled_sets import (
+from appliance.lab.labelled_sets import (
     ClipOptions,
     LabelledSet,
     TrueBox,

@@ -17,9 +17,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from appliance.base.clock import Clock
 from appliance.base.errors import PreconditionError, UsageError
-from appliance.base.local_files import flush_to_disk
-from appliance.keep.scenario_file import ReviewedAs
-from appliance.media.atomic_file import DiskWriteError, write_file
+from appliance.base.local_files import DiskWriteError, flush_to_disk, write_file
+from appliance.scenario.scenario_file import ReviewedAs
 
 NAME = r"^[a-z0-9][a-z0-9_-]{0,63}$"
 NOTE_LENGTH_MAX = 500  # characters, a paragraph in the report

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from appliance.base.detector_config import DetectorConfig
+from appliance.base.config_model import DetectorConfig
 from appliance.config import CameraConfig, DecisionConfig, HealthConfig
 from appliance.detect.runtime_choice import with_remembered_runtime
 from appliance.types import Event, Gap, SegmentRow

@@ -15,13 +15,12 @@ from typing import Any
 from pydantic import ValidationError
 
 from appliance.base.clock import Clock, SystemClock
-from appliance.base.config_model import ConfigModel
-from appliance.base.detector_config import DetectorConfig
+from appliance.base.config_model import ConfigModel, DetectorConfig
 from appliance.base.errors import SourceError, UsageError
 from appliance.config import CameraConfig, DecisionConfig
 from appliance.detect import detector as detectors
 from appliance.detect.runtime_choice import as_at_run_time
-from appliance.lab.tune.operating_points import OperatingPoint, ScenarioOutcome, SweepSetting, SweepValue, outcome_of
+from appliance.lab.operating_points import OperatingPoint, ScenarioOutcome, SweepSetting, SweepValue, outcome_of
 from appliance.replay.replay_resume import MemoizedDetector
 from appliance.scenario import scenario_runner
 from appliance.scenario.scenario_loader import ScenarioPlan

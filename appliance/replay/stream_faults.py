@@ -10,13 +10,13 @@ import av
 import cv2
 import numpy as np
 
+from appliance.analysis.keyframe_policy import DecodePolicy
 from appliance.base.errors import SourceError
-from appliance.decode_policy.keyframe_policy import DecodePolicy
 from appliance.media.decoder import DecodedFrame
 from appliance.media.hardware_codec import HardwareSource
-from appliance.replay.conditions.condition_spec import ConditionSet, FootageCondition
-from appliance.replay.conditions.image_effects import EffectStage, EffectTime, Plane, Planes
+from appliance.replay.condition_spec import ConditionSet, FootageCondition
 from appliance.replay.footage import FrameSource, SourceCounts, SourceItem
+from appliance.replay.image_effects import EffectStage, EffectTime, Plane, Planes
 from appliance.types import Gap
 
 

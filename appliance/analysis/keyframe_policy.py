@@ -20,8 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from statistics import median
 
-from appliance.config import LatencyMode
-from appliance.decode_policy.decode_session import (
+from appliance.analysis.decode_session import (
     LEARNING,
     TUNING,
     ActivityProbe,
@@ -29,6 +28,7 @@ from appliance.decode_policy.decode_session import (
     DecodeSession,
     GopTracker,
 )
+from appliance.config import LatencyMode
 from appliance.media.decoder import DecodedFrame, Decoder
 from appliance.media.source import StreamInfo, VideoPacket
 from appliance.types import DecodeState

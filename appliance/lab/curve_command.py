@@ -13,8 +13,9 @@ from pydantic import TypeAdapter
 
 from appliance.base.clock import SystemClock
 from appliance.base.errors import UsageError
-from appliance.lab.curve.curve_footage import ReplayedFootage, has_truth, replay_footage
-from appliance.lab.curve.curve_report import (
+from appliance.lab.curve_footage import ReplayedFootage, has_truth, replay_footage
+from appliance.lab.curve_ranking import Lead
+from appliance.lab.curve_report import (
     BaselineComparison,
     CascadeCurve,
     CascadePoint,
@@ -23,7 +24,6 @@ from appliance.lab.curve.curve_report import (
     RecallCurve,
     measure_curves,
 )
-from appliance.lab.curve.ranking import Lead
 from appliance.lab.scenario.plot_page import (
     Plot,
     PlotAxis,

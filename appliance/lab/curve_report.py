@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.lab.curve.curve_footage import ReplayedFootage
-from appliance.lab.curve.ranking import (
+from appliance.lab.curve_footage import ReplayedFootage
+from appliance.lab.curve_ranking import (
     Bootstrap,
     BootstrapSample,
     Floats,
@@ -25,7 +25,7 @@ from appliance.lab.curve.ranking import (
     smallest_share,
     staircase,
 )
-from appliance.lab.curve.strategies import (
+from appliance.lab.curve_strategies import (
     BASELINES,
     SimulatedVerdicts,
     Strategy,

@@ -1,8 +1,8 @@
 """Orders in which evidence may be sent to the cloud: the router's own, and baselines to compare it with.
 
-Each strategy ranks candidates, which are moments of footage with their bytes (`ranking.Candidate`). `curve_report` then
-asks how many labelled incidents are found for how many bytes. From `AlertKeys` on: which alerts are left to a person
-when the cloud has rejected some.
+Each strategy ranks candidates, which are moments of footage with their bytes (`curve_ranking.Candidate`).
+`curve_report` then asks how many labelled incidents are found for how many bytes. From `AlertKeys` on: which alerts are
+left to a person when the cloud has rejected some.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Literal
 
 import numpy as np
 
-from appliance.lab.curve.curve_footage import ReplayedFootage
-from appliance.lab.curve.ranking import Candidate, LabelledIncident, Ranking, all_or_nothing, ranked, ranking
+from appliance.lab.curve_footage import ReplayedFootage
+from appliance.lab.curve_ranking import Candidate, LabelledIncident, Ranking, all_or_nothing, ranked, ranking
 from appliance.types import Alert
 
 StrategyName = Literal["router", "confidence-only", "motion-only", "random", "every examined frame", "everything"]

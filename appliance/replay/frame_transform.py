@@ -13,8 +13,8 @@ import av
 import cv2
 import numpy as np
 
-from appliance.replay.conditions.condition_spec import ConditionSet, FootageCondition
-from appliance.replay.conditions.image_effects import (
+from appliance.replay.condition_spec import ConditionSet, FootageCondition
+from appliance.replay.image_effects import (
     DAY_LUX,
     Blur,
     Dirt,
@@ -36,7 +36,7 @@ from appliance.replay.conditions.image_effects import (
     row_distances_m,
     smooth_noise,
 )
-from appliance.replay.conditions.stream_faults import BlackImage, Compression, Scale
+from appliance.replay.stream_faults import BlackImage, Compression, Scale
 
 _CELL = 16  # pixels; fog has no sharp edges
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from appliance.analysis.motion_gate import union_box
 from appliance.detect.letterbox import GREY, fitted_side
-from appliance.motion.motion_gate import union_box
 from appliance.types import Box, Detections, TrackedObject, contained_share
 
 

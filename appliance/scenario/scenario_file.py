@@ -12,7 +12,7 @@ from typing import Any, Literal
 import yaml
 
 from appliance.base.clock import iso_utc
-from appliance.base.detector_config import DetectorConfig
+from appliance.base.config_model import DetectorConfig
 from appliance.config import AlertsConfig, CameraConfig
 from appliance.types import Box, Event
 

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from appliance.base.box_arrays import HeightFigures
 from appliance.base.errors import UsageError
 from appliance.base.json_lines import first_problem
-from appliance.lab.evaluate.detection_figures import LEVEL, SCORE, TIGHT_IOU, DetectionFigures
+from appliance.lab.detection_figures import LEVEL, SCORE, TIGHT_IOU, DetectionFigures
 from appliance.lab.scenario.plot_page import ReportTable, aligned_lines
 
 REPORT_BYTES_MAX = 16 * 1024 * 1024  # a report of 80 classes has 100 kB

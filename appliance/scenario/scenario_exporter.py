@@ -19,8 +19,14 @@ from pathlib import Path
 from appliance.alerts.pipeline import Pipeline
 from appliance.base.clock import Clock, local_weekday_minute
 from appliance.base.errors import EvidenceError, PreconditionError, StoreError, UsageError
+from appliance.base.local_files import DiskWriteError, write_file
 from appliance.config import AlertsConfig, CameraConfig, DecisionConfig, DwellRule, Rule
-from appliance.keep.scenario_file import (
+from appliance.media.recorded import ROUNDING_S, ClipFile, RecordedSegment
+from appliance.media.recording_reader import READ_DIRECTLY, RecordingReader
+from appliance.rules.reportable import rule_place
+from appliance.rules.schedule import ArmedHours
+from appliance.rules.zones_and_lines import TUNING
+from appliance.scenario.scenario_file import (
     TOLERANCE_S,
     EventStanding,
     KnownEvent,
@@ -30,13 +36,7 @@ from appliance.keep.scenario_file import (
     derive_truth,
     scenario_text,
 )
-from appliance.keep.scenario_store import CARD, NOTE_LENGTH_MAX, ScenarioCard, ScenarioStore, StoredScenario
-from appliance.media.atomic_file import DiskWriteError, write_file
-from appliance.media.recorded import ROUNDING_S, ClipFile, RecordedSegment
-from appliance.media.recording_reader import READ_DIRECTLY, RecordingReader
-from appliance.rules.reportable import rule_place
-from appliance.rules.schedule import ArmedHours
-from appliance.rules.zones_and_lines import TUNING
+from appliance.scenario.scenario_store import CARD, NOTE_LENGTH_MAX, ScenarioCard, ScenarioStore, StoredScenario
 from appliance.store.alerts import AlertDetail
 from appliance.store.archive import StorageArchive
 from appliance.store.paths import EVIDENCE, SCENARIOS, SEGMENTS, inside

@@ -1,3 +1,0 @@
-"""Decodes only what can matter: see docs/decode.md."""
-
-from __future__ import annotations
