@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from appliance.config.camera_config import CameraDecodeConfig as CameraDecodeConfig
     from appliance.config.camera_config import CameraName as CameraName
     from appliance.config.camera_config import CameraQuotaConfig as CameraQuotaConfig
-    from appliance.config.camera_config import DecodeConfig as DecodeConfig
     from appliance.config.camera_config import DetectConfig as DetectConfig
     from appliance.config.camera_config import DwellRule as DwellRule
     from appliance.config.camera_config import EnterRule as EnterRule
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
     from appliance.config.escalation_config import UplinkConfig as UplinkConfig
     from appliance.config.health_config import HealthConfig as HealthConfig
     from appliance.config.ingest_config import OWN_NETWORKS_MAX as OWN_NETWORKS_MAX
+    from appliance.config.ingest_config import DecodeConfig as DecodeConfig
     from appliance.config.ingest_config import IngestConfig as IngestConfig
     from appliance.config.ingest_config import RecheckConfig as RecheckConfig
     from appliance.config.notify_config import ARMED as ARMED
@@ -75,8 +75,8 @@ if TYPE_CHECKING:
 # Where each of these names is. A test holds the two lists against each other.
 _HOMES = {
     "appliance.config.camera_config": (
-        "BlurMode CameraConfig CameraDecodeConfig CameraName CameraQuotaConfig DecodeConfig DetectConfig DwellRule "
-        "EnterRule ExitRule LatencyMode LineRule PrivacyConfig Rule rule_labels"
+        "BlurMode CameraConfig CameraDecodeConfig CameraName CameraQuotaConfig DetectConfig DwellRule EnterRule "
+        "ExitRule LatencyMode LineRule PrivacyConfig Rule rule_labels"
     ),
     "appliance.config.dashboard_config": "DashboardConfig",
     "appliance.config.escalation_config": (
@@ -84,7 +84,7 @@ _HOMES = {
         "OffPeakConfig PricesConfig RouterConfig TtlHoursConfig UplinkConfig"
     ),
     "appliance.config.health_config": "HealthConfig",
-    "appliance.config.ingest_config": "OWN_NETWORKS_MAX IngestConfig RecheckConfig",
+    "appliance.config.ingest_config": "OWN_NETWORKS_MAX DecodeConfig IngestConfig RecheckConfig",
     "appliance.config.notify_config": (
         "ARMED DISARMED AppriseTarget ArmingConfig HttpTarget MqttConfig NtfyTarget PushTarget Target WebhookTarget "
         "signing_key"

@@ -228,18 +228,12 @@ class Arming:
         edges = {edge for _, hours in self._hours for edge in hours.edges()}
         for ahead in sorted({(edge - at - 1) % WEEK_MINUTES + 1 for edge in edges}):
             t = now - now % 60 + ahead * 60
-            t += 60 * self._early(t, at + ahead)  # a change to or from summer time lies between
-            skipped = max(0, self._early(t, at + ahead))  # where clocks are put forward over that minute
+            t += 60 * _early(self._local_time(t), at + ahead)  # a change to or from summer time lies between
+            skipped = max(0, _early(self._local_time(t), at + ahead))  # where clocks are put forward over that minute
             for turn in (t + 60 * minutes for minutes in range(skipped + 1)):
                 if turn > now and self._scheduled(turn) != present:
                     return turn
         return None
-
-    def _early(self, t: float, minute_of_week: int) -> int:
-        """Return by how many minutes the local time at `t` is before a minute of the week; below 0: after it."""
-        weekday, minute = self._local_time(t)
-        early = minute_of_week - (weekday * MINUTES_A_DAY + minute)
-        return (early + WEEK_MINUTES // 2) % WEEK_MINUTES - WEEK_MINUTES // 2
 
     def _profile(self, now: float, rows: Sequence[ArmingRow]) -> str:
         chosen = self._chosen(now, rows)
@@ -257,6 +251,13 @@ class Arming:
             return self.config.default
         weekday, minute = self._local_time(now)
         return next((name for name, hours in self._hours if hours.armed(weekday, minute)), self.config.default)
+
+
+def _early(local: tuple[int, int], minute_of_week: int) -> int:
+    """Return by how many minutes a local weekday and minute are before a minute of the week; below 0: after it."""
+    weekday, minute = local
+    early = minute_of_week - (weekday * MINUTES_A_DAY + minute)
+    return (early + WEEK_MINUTES // 2) % WEEK_MINUTES - WEEK_MINUTES // 2
 
 
 def _shortened(row: ArmingRow) -> ArmingRow:
