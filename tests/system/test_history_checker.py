@@ -128,7 +128,8 @@ class Run:
     @contextlib.contextmanager
     def _worker(self, name: str) -> Iterator[None]:
         """A worker that dies where it stands at the end of the block."""
-        worker = WorkerThread(self.broker.url, RecordedEngine(self.events, name), ack_wait_s=1.0, deliveries_max=100).start()
+        engine = RecordedEngine(self.events, name)
+        worker = WorkerThread(self.broker.url, engine, ack_wait_s=1.0, deliveries_max=100).start()
         try:
             yield
         finally:
