@@ -3,7 +3,8 @@
 Two teachers (third-party footage): the rule is that of data/train/MANIFEST.md. Same class and IoU over 0.6 agree; the
 box is the score-weighted mean, the score the mean; agreed from 0.35 on is a label; agreed below that, or seen by one
 alone from 0.35 on, is ignored. Three teachers (public pictures): weighted box fusion (arXiv:1910.13302). An object that
-two of them see is learnt, with the score that they give it on the mean.
+two of them see is learnt, with the score that they give it on the mean. One teacher (`gather --quick`): what it is
+sure of is learnt, what it doubts is ignored.
 """
 
 from __future__ import annotations
@@ -23,11 +24,13 @@ from models.train.dataset import CLASSES, Label, kin
 
 PAIR = ("deimv2_hgnetv2_femto_coco_416.onnx", "yolox_nano_416.onnx")
 PANEL = (*PAIR, "picodet_s_416_coco.onnx")
+QUICK = PAIR[1:]
 AGREE_IOU_MIN = 0.6
 SCORE_MIN = 0.35
 LOOK_MIN = 0.2
 FUSE_IOU_MIN = 0.55
 SEEN_BY_MIN = 2
+ALONE_MIN, ALONE_DOUBT_MIN = 0.5, 0.25  # of one teacher: the usual threshold of a detector, and half of it
 _OURS = {COCO_80.index(name): number for number, name in enumerate(CLASSES)}
 
 
@@ -65,6 +68,17 @@ def pair(models: Path) -> Teachers:
 def panel(models: Path) -> Teachers:
     """Return the three teachers of which two must agree."""
     return Teachers(models, PANEL, fuse)
+
+
+def quick(models: Path) -> Teachers:
+    """Return the one teacher that takes a quarter of the time of three."""
+    return Teachers(models, QUICK, lambda answers: alone(*answers))
+
+
+def alone(labels: Sequence[Label]) -> Opinion:
+    """Return what one teacher is sure of, and what it doubts."""
+    sure = tuple(label for label in labels if label.score >= ALONE_MIN)
+    return Opinion(sure, tuple(label for label in labels if ALONE_DOUBT_MIN <= label.score < ALONE_MIN))
 
 
 def _ours(found: Detections) -> Iterator[Label]:

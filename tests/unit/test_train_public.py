@@ -15,7 +15,7 @@ from models.train import assemble, gather, sources
 from models.train.assemble import Fence
 from models.train.dataset import IndexFault, Label, as_hex, mirrored, phash
 from models.train.gather import Gathering, Public, labels_path, yolo
-from models.train.pseudo_labels import Opinion, fuse, with_drawn
+from models.train.pseudo_labels import Opinion, alone, fuse, with_drawn
 from models.train.sources import find
 
 
@@ -103,6 +103,11 @@ def test_two_of_three_teachers_are_believed() -> None:
     assert said.boxes[0].y2 == pytest.approx((0.5 * 0.9 + 0.54 * 0.6 + 0.5 * 0.3) / 1.8)
     # A dog that one alone sees, and a car of which two are unsure, teach nothing either way.
     assert sorted((label.cls, round(label.score, 3)) for label in said.ignore) == [(2, 0.3), (7, 0.5)]
+
+
+def test_one_teacher_alone_is_believed_where_it_is_sure() -> None:
+    sure, doubtful, guess = (Label(0, 0.0, 0.0, 0.2, 0.2, score) for score in (0.5, 0.49, 0.2))
+    assert alone([sure, doubtful, guess]) == Opinion((sure,), (doubtful,))
 
 
 def test_one_thing_is_not_learnt_as_two_classes() -> None:
