@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from appliance.base.clock import iso_utc
 from appliance.base.errors import PreconditionError
-from appliance.dashboard.schemas import API, ApiModel
+from appliance.dashboard.schemas import API, ApiModel, Flag
 from appliance.rules.arming import PAUSE_S_MAX, Arming
 from appliance.web.problems import Problem, refused_as
 from appliance.web.routes import RouteList, provided
@@ -80,7 +80,7 @@ class ChooseProfile(BaseModel):
     profile: Annotated[str, Field(max_length=32)] | None
     minutes: Minutes | None = None
     until_t: float | None = None
-    turn: bool = False
+    turn: Flag = False
     why: Why = ""
 
 

@@ -23,7 +23,7 @@ from appliance.base.clock import Clock
 from appliance.base.errors import UsageError
 from appliance.base.local_files import DiskWriteError
 from appliance.config.site_file import variables
-from appliance.dashboard.schemas import API, ApiModel, RequestModel
+from appliance.dashboard.schemas import API, ApiModel, Flag, RequestModel
 from appliance.dashboard.settings_api import SettingsPart
 from appliance.dashboard.users_api import refuse_token
 from appliance.web.auth import AccessPart
@@ -61,7 +61,7 @@ class MakeBackup(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    evidence: bool = False
+    evidence: Flag = False
     passphrase: Annotated[SecretStr, Field(max_length=200)] = SecretStr("")
 
 
@@ -69,7 +69,7 @@ class StartRestore(RequestModel):
     """other_site: it may be of a site of another name."""
 
     passphrase: Annotated[SecretStr, Field(max_length=200)] = SecretStr("")
-    other_site: bool = False
+    other_site: Flag = False
 
 
 class UploadReport(ApiModel):

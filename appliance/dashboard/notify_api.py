@@ -16,7 +16,7 @@ from appliance.base.errors import PreconditionError, UsageError
 from appliance.config import DashboardSections, PushTarget, Target
 from appliance.dashboard.arming_api import ArmingPart
 from appliance.dashboard.deps import CoreProbes
-from appliance.dashboard.schemas import API, ApiModel
+from appliance.dashboard.schemas import API, ApiModel, Flag
 from appliance.dashboard.settings_api import Settings, settings_problems, user_of
 from appliance.notify.message import SendResult, SnoozeLinks, SnoozeOffer
 from appliance.notify.push_means import PushMeans
@@ -145,13 +145,13 @@ class SaveTarget(BaseModel):
     token: Secret = SecretStr("")
     secret: Secret = SecretStr("")
     authorization: Secret = SecretStr("")
-    enabled: bool = True
-    local: bool = False
-    picture: bool = False
+    enabled: Flag = True
+    local: Flag = False
+    picture: Flag = False
     severity: Severity = "warning"
-    health: bool | None = None
+    health: Flag | None = None
     quiet_hours: Hours = ""
-    urgent: bool = False
+    urgent: Flag = False
 
 
 class TestOutcome(ApiModel):
@@ -268,7 +268,7 @@ class Snooze(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     minutes: Literal[15, 60]
-    rule_only: bool = False
+    rule_only: Flag = False
 
 
 class SnoozeDone(ApiModel):

@@ -15,7 +15,7 @@ from starlette.responses import FileResponse, JSONResponse
 from appliance.base.errors import UsageError
 from appliance.config import PushTarget
 from appliance.dashboard.notify_api import Hours, NotifyContext, NotifyPart, TestOutcome, tested
-from appliance.dashboard.schemas import API, ApiModel
+from appliance.dashboard.schemas import API, ApiModel, Flag
 from appliance.dashboard.settings_api import Settings, SettingsPart, settings_problems, user_of
 from appliance.settings.yaml_edit import SiteChange
 from appliance.store.push_subscriptions import PushPreference, PushSubscription
@@ -80,7 +80,7 @@ class SavePreferences(BaseModel):
 
     severity: Severity
     quiet_hours: Hours = ""
-    urgent: bool = False
+    urgent: Flag = False
 
 
 class NewPushTarget(BaseModel):

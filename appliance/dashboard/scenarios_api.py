@@ -18,7 +18,7 @@ from appliance.base.local_files import DiskWriteError
 from appliance.dashboard.alert_reader import AlertsPart
 from appliance.dashboard.openapi import media
 from appliance.dashboard.recording_jobs import JobRunning, RecordingJob, RecordingJobs, model_places
-from appliance.dashboard.schemas import API, ApiModel, NothingMore, RequestModel
+from appliance.dashboard.schemas import API, ApiModel, Flag, NothingMore, RequestModel
 from appliance.detect.runtime_choice import with_remembered_runtime
 from appliance.replay.recording_tasks import SCENARIOS_TASK, ScenariosTask, without_secrets
 from appliance.scenario.scenario_exporter import KeepOptions, ScenarioExporter
@@ -208,7 +208,7 @@ class KeepRequest(RequestModel):
     name: Annotated[str, Field(max_length=64)] = ""
     note: Annotated[str, Field(max_length=NOTE_LENGTH_MAX)] = ""
     truth: Annotated[ReviewedAs | None, Field(alias="as")] = None
-    complete: bool = False
+    complete: Flag = False
 
 
 def panel(exporter: ScenarioExporter, detail: AlertDetail) -> dict[str, object]:

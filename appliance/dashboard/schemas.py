@@ -51,6 +51,10 @@ class ApiModel(BaseModel):
         return cls(**{name: getattr(row, name) for name in cls.model_fields if name not in more}, **more)
 
 
+Flag = Annotated[bool, Field(strict=True)]
+"""True or false in a message of a client: 0 or "off" is refused, as the OpenAPI says."""
+
+
 class RequestModel(BaseModel):
     """A message of a client: a key that is not known is refused."""
 

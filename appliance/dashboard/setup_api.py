@@ -20,7 +20,7 @@ from appliance.base.credentials import hashed, new_code
 from appliance.config import SiteIdentity, id_of
 from appliance.dashboard.camera_address import CAMERA_ID, VENDORS, CameraStreams, with_login
 from appliance.dashboard.deps import DatabasePart, StorageRoot
-from appliance.dashboard.schemas import API, ApiModel, RequestModel
+from appliance.dashboard.schemas import API, ApiModel, Flag, RequestModel
 from appliance.dashboard.settings_api import Settings, SettingsPart, SettingsReport, settings_problems, user_of
 from appliance.dashboard.setup_probe_api import configured_camera, stored_streams, with_stored_login
 from appliance.dashboard.users_api import refusals
@@ -124,8 +124,8 @@ class ChangeCamera(CameraStreams):
     base: Annotated[str, Field(max_length=64)]
     title: Annotated[str, Field(max_length=64)] = ""
     record: Recording = "continuous"
-    audio: bool = False
-    enabled: bool = True
+    audio: Flag = False
+    enabled: Flag = True
 
 
 class RemoveCamera(RequestModel):

@@ -20,7 +20,7 @@ from appliance.dashboard.alert_reader import time_of
 from appliance.dashboard.cameras_api import Cameras
 from appliance.dashboard.exports_api import Log
 from appliance.dashboard.savings_history_api import csv_file
-from appliance.dashboard.schemas import API, ApiModel, RequestModel
+from appliance.dashboard.schemas import API, ApiModel, Flag, RequestModel
 from appliance.store.users import LOG_ROWS_MAX, AccessLog, AccessQuery
 from appliance.types.accounts import Role, UserRow, same_name
 from appliance.web.auth import Access, AccessPart
@@ -92,7 +92,7 @@ class ChangeUser(RequestModel):
 
     role: Role | None = None
     cameras: CameraNames = None
-    enabled: bool | None = None
+    enabled: Flag | None = None
     password: SecretStr | None = None
     second_factor: Literal[False] | None = None
 

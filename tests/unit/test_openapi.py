@@ -11,13 +11,29 @@ from typing import Any
 
 import httpx
 import pytest
+from pydantic import BaseModel, ValidationError
 
 from appliance.base.clock import SystemClock
+from appliance.dashboard import (
+    arming_api,
+    backup_api,
+    notify_api,
+    push_api,
+    scenarios_api,
+    setup_api,
+    users_api,
+)
 from appliance.dashboard.access_rights import RIGHTS
 from appliance.dashboard.schemas import API
 from benchmarks import api_fuzz
 from tests.support.dashboard_site import PASSWORD, Site, config_of
 
+FLAGS = {
+    arming_api.ChooseProfile: ["turn"], backup_api.MakeBackup: ["evidence"], backup_api.StartRestore: ["other_site"],
+    notify_api.SaveTarget: ["enabled", "local", "picture", "health", "urgent"], notify_api.Snooze: ["rule_only"],
+    push_api.SavePreferences: ["urgent"], scenarios_api.KeepRequest: ["complete"],
+    setup_api.ChangeCamera: ["audio", "enabled"], users_api.ChangeUser: ["enabled"],
+}  # fmt: skip
 BEARER = {"Authorization": f"Bearer {api_fuzz.TOKEN}"}
 FILES = ("image/", "video/", "text/", "application/zip", "application/vnd.", "multipart/")
 
@@ -35,6 +51,15 @@ def described(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         found: dict[str, Any] = client.get("/api/openapi.json", headers=BEARER).json()
     site.close()
     return found
+
+
+@pytest.mark.parametrize(("message", "field"), [(each, name) for each, names in FLAGS.items() for name in names])
+def test_true_and_false_are_nothing_else(message: type[BaseModel], field: str) -> None:
+    """What the OpenAPI calls a boolean: pydantic alone takes 0 and "off", too."""
+    for given in (0, "off", "true"):
+        with pytest.raises(ValidationError) as refused:
+            message.model_validate({field: given})
+        assert [error["type"] for error in refused.value.errors() if error["loc"] == (field,)] == ["bool_type"]
 
 
 def operations(described: dict[str, Any]) -> dict[tuple[str, str], dict[str, Any]]:
