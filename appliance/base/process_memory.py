@@ -14,6 +14,7 @@ import ctypes
 import gc
 import sys
 import typing
+from collections.abc import Callable
 from dataclasses import FrozenInstanceError, fields
 from reprlib import recursive_repr
 from types import FunctionType
@@ -42,11 +43,8 @@ def share_heaps() -> bool:
     each heap keeps its own holes: with one camera 5 MB of core and ingest. Threads seldom meet in malloc here: frames
     come from pools, and Python's objects have an allocator of their own.
     """
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError):
-        return False
-    return bool(mallopt(_M_ARENA_MAX, ARENAS_MAX))
+    mallopt = _glibc("mallopt")
+    return mallopt is not None and bool(mallopt(_M_ARENA_MAX, ARENAS_MAX))
 
 
 def return_large_blocks(mapped_bytes: int = MMAP_THRESHOLD_BYTES) -> bool:
@@ -57,9 +55,8 @@ def return_large_blocks(mapped_bytes: int = MMAP_THRESHOLD_BYTES) -> bool:
     leaves holes there that nothing else fits into: with eight cameras 50 MB more in five minutes, and rising.
     Frames come from pools of the decoder, so mapping costs nothing while a connection holds.
     """
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError):
+    mallopt = _glibc("mallopt")
+    if mallopt is None:
         return False
     return bool(mallopt(_M_MMAP_THRESHOLD, mapped_bytes) and mallopt(_M_TRIM_THRESHOLD, TRIM_THRESHOLD_BYTES))
 
@@ -83,11 +80,17 @@ def trim_heaps() -> bool:
     230 kB, so they lie there, between what outlives them: with each lost connection the heap of a camera's thread kept
     more that was free (from 6 to 14 MB of each in ten minutes of faults, half of it in use), and so did the core's.
     """
+    malloc_trim = _glibc("malloc_trim")
+    return malloc_trim is not None and bool(malloc_trim(0))
+
+
+def _glibc(name: str) -> Callable[..., int] | None:
+    """Return a function of glibc; None where the C library is another one."""
     try:
-        malloc_trim = ctypes.CDLL(None).malloc_trim
+        found: Callable[..., int] = getattr(ctypes.CDLL(None), name)
     except (OSError, AttributeError):
-        return False
-    return bool(malloc_trim(0))
+        return None
+    return found
 
 
 # Functions of FastAPI and classes of pydantic have their documentation in annotations, which only editors and type

@@ -171,7 +171,7 @@ def summary(fates: Sequence[Fate], places: int, latency_s: float, seconds: float
     ends = [fate.verdict_t - began for fate in fates if fate.judged and fate.verdict_t is not None]
     counts, _ = np.histogram(ends, bins=PARTS, range=(0, seconds))
     rows = tuple(row(priority, [each for each in fates if each.priority == priority]) for priority in wire.PRIORITIES)
-    open_places = places - max(1, places // RESERVE_SHARE_MAX)  # as many urgent ones come
+    open_places = places - places // RESERVE_SHARE_MAX  # as many urgent ones come
     parts = tuple(float(count / (seconds / PARTS)) for count in counts)
     return OverloadResult(rows, open_places / latency_s, latency_s, parts)
 

@@ -14,15 +14,7 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from appliance.base.clock import SystemClock
-from appliance.dashboard import (
-    arming_api,
-    backup_api,
-    notify_api,
-    push_api,
-    scenarios_api,
-    setup_api,
-    users_api,
-)
+from appliance.dashboard import arming_api, backup_api, notify_api, push_api, scenarios_api, setup_api, users_api
 from appliance.dashboard.access_rights import RIGHTS
 from appliance.dashboard.schemas import API
 from benchmarks import api_fuzz
