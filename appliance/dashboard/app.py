@@ -28,6 +28,7 @@ from appliance.dashboard import (
     cameras_api,
     cameras_page,
     cascade_api,
+    costs_api,
     exports_api,
     false_alarms_api,
     headroom_api,
@@ -41,9 +42,9 @@ from appliance.dashboard import (
     proofs_api,
     ptz_api,
     push_api,
+    recording_jobs_api,
     recordings_api,
     savings_api,
-    savings_history_api,
     savings_page,
     scenarios_api,
     settings_api,
@@ -79,8 +80,8 @@ if TYPE_CHECKING:
 
 APIS = (
     account_api, agreement_api, alerts_api, analyze_api, arming_api, backup_api, cameras_api, cascade_api,
-    exports_api, false_alarms_api, headroom_api, health_api, live_api, metrics_api, models_api, notify_api,
-    proofs_api, ptz_api, push_api, recordings_api, savings_api, savings_history_api, scenarios_api, session_api,
+    costs_api, exports_api, false_alarms_api, headroom_api, health_api, live_api, metrics_api, models_api, notify_api,
+    proofs_api, ptz_api, push_api, recording_jobs_api, recordings_api, savings_api, scenarios_api, session_api,
     settings_api, setup_api, setup_probe_api, storage_api, stream_api, system_api, timeline_api, trials_api,
     users_api, why_api,
 )  # fmt: skip

@@ -22,6 +22,7 @@ from appliance.dashboard.analyze_api import AnalyzeCallers, AnalyzeSettings, Ima
 from appliance.dashboard.backup_api import SiteBackups
 from appliance.dashboard.cameras_api import CameraReader
 from appliance.dashboard.cascade_api import CascadeReader
+from appliance.dashboard.costs_api import COST_DAYS, CostReader, first_day_t
 from appliance.dashboard.deps import CoreProbes, MediaReaders, StorageRoot, StoredSite
 from appliance.dashboard.exports import ClipExporter
 from appliance.dashboard.false_alarms_api import FalseAlarmReader
@@ -36,8 +37,7 @@ from appliance.dashboard.ptz_api import PtzControl
 from appliance.dashboard.recording_jobs import RecordingJobs
 from appliance.dashboard.recordings import FrameCache, RecordingCuts
 from appliance.dashboard.renditions import Renditions
-from appliance.dashboard.savings_api import COST_DAYS, CostReader, SavingsReader, first_day_t
-from appliance.dashboard.savings_history_api import HistoryReader
+from appliance.dashboard.savings_api import SavingsReader
 from appliance.dashboard.settings_api import RuleTrials, SettingsPart
 from appliance.dashboard.setup_probe_api import CameraFinder, CameraProber
 from appliance.dashboard.snapshots import SnapshotCache, cut_snapshot
@@ -204,9 +204,8 @@ class DashboardParts:
     def _money(self, config: DashboardSections) -> Iterator[object]:
         """Yield the readers of the page Savings."""
         prices = config.decisions.escalation.prices
-        yield SavingsReader(self._meter, self._cameras, config.decisions.cameras)
+        yield SavingsReader(self._clock, self._meter, self._cameras, config.decisions.cameras)
         yield CostReader(self._db, self._meter, prices, config.costs, self._work)
-        yield HistoryReader(self._db, self._meter, prices, config.costs, self._work)
 
     def _replays(self, config: DashboardSections, arming: Arming) -> Iterator[object]:
         """Yield the parts that decide the recording again, or read what was decided: Why, trials, scenarios."""

@@ -1,41 +1,29 @@
-"""Serves `/api/v1/savings` and `/api/v1/costs`: bytes received against bytes sent, and what the site costs."""
+"""Serves `/api/v1/savings`: bytes received against bytes sent, as sums and by hour and day, as JSON and CSV."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import groupby
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fastapi import Depends, Query
+from starlette.responses import Response
 
-from appliance.base.clock import day_bounds, local_day
-from appliance.config import CameraConfig, CostsConfig, PricesConfig
+from appliance.base.clock import Clock, day_bounds, local_day, local_hour
+from appliance.config import CameraConfig
 from appliance.dashboard.schemas import API, ApiModel
 from appliance.store.cameras import CameraStore
-from appliance.store.database import Database
-from appliance.store.meter import HOUR_S, Meter, MeterTotal, Metric, MetricName, Since
-from appliance.store.savings import (
-    DAY_H,
-    MILLION,
-    Bill,
-    SavingsAccount,
-    account_for,
-    has_prices,
-    price_each,
-    price_idle,
-    price_offers,
-    price_span,
-    price_work,
-    uplink_gb_to_cloud,
-)
-from appliance.store.verdict_stats import DailyJudgeWork, EngineWork, JudgeWorkCache
+from appliance.store.meter import HOUR_S, HOURS_KEPT, Meter, MeterTotal, Metric, MetricName, PeriodTotals, Since
+from appliance.store.savings import SavingsAccount, account_for
 from appliance.web.routes import RouteList, provided
+from appliance.web.templating import csv_file
 
 HEADLINE_AFTER_S = 60.0  # of video; before, one escalation outweighs what came in, and a share would mislead
 SETTLED_AFTER_S = 3600.0  # of video; before, a share is shown as one of the beginning
-COST_DAYS = 30  # a month, as bills are
 DAY_S = 86400.0  # seconds
+PeriodKind = Literal["hour", "day"]
+DAYS_MAX = 366  # bars of a year
+DEFAULT_COUNT: dict[PeriodKind, int] = {"hour": 48, "day": 30}
 KIND_TEXTS = {
     "facts": "Facts (boxes, times)",
     "crop": "Crops",
@@ -106,131 +94,28 @@ class SavingsReport(ApiModel):
     watched_s: float
 
 
-class MoneyItem(ApiModel):
-    """In the owner's currency; idle: of a rented GPU, for the hours in which it was unused."""
+class PeriodItem(ApiModel):
+    """An hour or a day: t: when it began (UTC seconds), begin: the same on the appliance's own clock.
 
-    uplink: float
-    gpu: float
-    tokens: float
-    idle: float
-    total: float
-
-
-class CameraCost(ApiModel):
-    """The cost of one camera's escalations in one day. judge_s: seconds of the judge, not of the wall clock."""
-
-    camera: str
-    verdicts: int
-    judge_s: float
-    tokens_in: int
-    tokens_out: int
-    bytes: int
-    money: MoneyItem
-
-
-class DayCost(ApiModel):
-    """One day of this appliance; days without a verdict are left out, and so is what a rented GPU cost then."""
-
-    day: str
-    cameras: list[CameraCost]
-    money: MoneyItem
-
-
-class EdgeMoney(ApiModel):
-    """The cost of the appliance itself: the device amortised, power, connectivity, maintenance, operations."""
-
-    device: float
-    power: float
-    connectivity: float
-    maintenance: float
-    operations: float
-    total: float
-
-
-class AllToCloudMoney(ApiModel):
-    """The cost if the main streams were sent up and the same frames examined there."""
-
-    gpu: float
-    uplink: float
-    total: float
-
-
-class PriceItem(ApiModel):
-    """A price of `costs` or `escalation.prices`. default: the file does not name it; source: where it is from."""
-
-    key: str
-    value: float
-    default: bool
-    source: str
-
-
-class CostComparison(ApiModel):
-    """This site as it is (`edge` and `cloud`) against all to the cloud, over the same hours, bytes and inferences.
-
-    hours: in which the appliance ran; cloud.uplink: of every byte sent. per_inference: null without any.
-    saved is negative where all to the cloud would have been cheaper. tokens_million: what a million tokens of the
-    judge's answers cost at its GPU's price and measured pace; null: no GPU price, or no token.
+    `received_main`, `sent`, `saved`, `exact` as in the savings report; inferences: frames that were examined.
     """
 
-    currency: str
-    hours: float
-    inferences: int
+    t: float
+    begin: str
+    received: int
     received_main: int
     sent: int
-    edge: EdgeMoney
-    cloud: MoneyItem
-    all_to_cloud: AllToCloudMoney
-    saved: float
-    per_inference: float | None
-    per_inference_cloud: float | None
-    tokens_million: float | None
-    prices: list[PriceItem]
-    asking_prices: list[PriceItem]
+    saved: int
+    exact: bool
+    inferences: int
 
 
-class EngineCost(ApiModel):
-    """The verdicts of one engine and model. gpu_s: seconds of the judge; money: without idle GPU."""
+class SavingsHistory(ApiModel):
+    """Oldest first, without holes: where nothing was counted all is 0. camera '': the site."""
 
-    engine: str
-    model: str
-    verdicts: int
-    gpu_s: float
-    gpu_s_each: float | None
-    money: MoneyItem
-    money_each: float | None
-
-
-class GpuOfferItem(ApiModel):
-    """The judge's GPU, spot or reserved, over the hours of the comparison. idle_hours: kept warm, unused."""
-
-    kind: str
-    hour: float
-    hours: float
-    idle_hours: float
-    total: float
-    per_verdict: float | None
-
-
-class CostReport(ApiModel):
-    """priced: the site file names a price of asking. per_verdict: idle GPU included; null: there was no verdict.
-
-    comparison: null until the appliance has run for a second. engines: the busiest first. offers: the same work on a
-    spot GPU and on a reserved one, at the prices of `costs.judge`.
-    """
-
-    priced: bool
-    verdicts: int
-    money: MoneyItem
-    per_verdict: float | None
-    days: list[DayCost]
-    comparison: CostComparison | None
-    engines: list[EngineCost]
-    offers: list[GpuOfferItem]
-
-
-def first_day_t(now: float, days: int) -> float:
-    """Return the beginning of the day `days` before `now`, UTC seconds: the meter counts whole days."""
-    return day_bounds(local_day(now - days * DAY_S))[0]
+    by: PeriodKind
+    camera: str
+    periods: list[PeriodItem]
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +125,7 @@ class SavingsReader:
     configured: the cameras of the site file by name.
     """
 
+    clock: Clock
     meter: Meter
     cameras: CameraStore
     configured: Mapping[str, CameraConfig]
@@ -274,117 +160,44 @@ class SavingsReader:
         rows = [each for each in totals if each.metric in due and each.camera in self.configured]
         return sum(each.amount / self.configured[each.camera].detect.fps for each in rows)
 
+    def history(self, by: PeriodKind, camera: str = "", count: int | None = None) -> SavingsHistory:
+        """Return the last `count` hours or days (None: as many as a chart shows), the one that runs included."""
+        found = [_period(each, camera, by) for each in self._periods(by, count or DEFAULT_COUNT[by])]
+        return SavingsHistory(by=by, camera=camera, periods=found)
 
-@dataclass(frozen=True, slots=True)
-class CostReader:
-    """Reckons what judging took and cost, what the appliance costs and what all to the cloud would. Any thread.
+    def history_by_camera(self, by: PeriodKind, count: int) -> Iterator[tuple[str, PeriodItem]]:
+        """Each period of each camera in which anything was counted for it."""
+        for each in self._periods(by, count):
+            for name in sorted({row.camera for row in each.totals} - {""}):
+                yield name, _period(each, name, by)
 
-    prices: of asking; costs: of the appliance, and of sending everything.
-    """
-
-    db: Database
-    meter: Meter
-    prices: PricesConfig
-    costs: CostsConfig
-    work: JudgeWorkCache
-
-    def report(self, days: int = COST_DAYS) -> CostReport:
-        """Return the last `days` days, the newest first."""
-        since_t = first_day_t(self.db.clock.now(), days)
-        rows = self.work.since(since_t)
-        found, whole, verdicts = [], Bill(), 0
-        for day, of_day in groupby(rows, key=lambda row: row.day):
-            works = list(of_day)
-            money = sum((price_work(each, self.prices) for each in works), price_idle(works, self.prices))
-            whole, verdicts = whole + money, verdicts + sum(each.verdicts for each in works)
-            found.append(
-                DayCost(day=day, cameras=[self._camera(each) for each in works], money=MoneyItem.model_validate(money))
-            )
-        comparison = self._compare(rows, whole, local_day(since_t))
-        return CostReport(
-            priced=has_prices(self.prices),
-            verdicts=verdicts,
-            money=MoneyItem.model_validate(whole),
-            per_verdict=whole.total / verdicts if verdicts else None,
-            days=found,
-            comparison=comparison,
-            engines=[self._engine(each) for each in self.work.engines(since_t)],
-            offers=self._offers(rows, verdicts, comparison.hours if comparison else 0.0),
-        )
-
-    def _offers(self, rows: Sequence[DailyJudgeWork], verdicts: int, hours: float) -> list[GpuOfferItem]:
-        if not verdicts or not hours:
-            return []
-        found = price_offers(sum(row.judge_s for row in rows), verdicts, hours / DAY_H, self.costs.judge)
-        return [GpuOfferItem.model_validate(each) for each in found]
-
-    def _engine(self, work: EngineWork) -> EngineCost:
-        money = price_work(work, self.prices)
-        n = work.verdicts or None
-        return EngineCost(
-            engine=work.engine, model=work.model, verdicts=work.verdicts, gpu_s=round(work.judge_s, 3),
-            gpu_s_each=round(work.judge_s / n, 3) if n else None, money=MoneyItem.model_validate(money),
-            money_each=money.total / n if n else None,
-        )  # fmt: skip
-
-    def _compare(self, rows: Sequence[DailyJudgeWork], asked: Bill, first_day: str) -> CostComparison | None:
-        totals = self.meter.totals_since_day(first_day)
-        bill = price_span(totals, asked, self.prices, self.costs)
-        if not bill.hours:
-            return None
-        each = bill.inferences or None
-        return CostComparison.of_row(
-            bill,
-            currency=self.costs.currency,
-            edge=EdgeMoney.model_validate(bill.edge),
-            cloud=MoneyItem.model_validate(bill.asked),
-            all_to_cloud=AllToCloudMoney.model_validate(bill.all_to_cloud),
-            per_inference=bill.site / each if each else None,
-            per_inference_cloud=bill.all_to_cloud.total / each if each else None,
-            tokens_million=self._tokens_million(rows),
-            prices=_price_items(self.costs, self.prices),
-            asking_prices=_asking_items(self.prices),
-        )
-
-    def _tokens_million(self, rows: Sequence[DailyJudgeWork]) -> float | None:
-        seconds, tokens = sum(row.judge_s for row in rows), sum(row.tokens_out for row in rows)
-        if not (self.prices.gpu_hour and seconds and tokens):
-            return None
-        return MILLION * price_each(self.prices.gpu_hour, tokens / seconds * HOUR_S)
-
-    def _camera(self, work: DailyJudgeWork) -> CameraCost:
-        money = MoneyItem.model_validate(price_work(work, self.prices))
-        return CameraCost.of_row(work, judge_s=round(work.judge_s, 3), money=money)
+    def _periods(self, by: PeriodKind, count: int) -> list[PeriodTotals]:
+        now = self.clock.now()
+        if by == "hour":
+            begins = [(int(now) // HOUR_S - n) * HOUR_S for n in reversed(range(count))]
+            wanted = [PeriodTotals(t, local_day(t), ()) for t in begins]
+            counted = {each.t: each for each in self.meter.by_hour(begins[0])}
+            return [counted.get(each.t, each) for each in wanted]
+        days = [local_day(now)]
+        while len(days) < count:
+            days.append(local_day(day_bounds(days[-1])[0] - DAY_S / 2))  # noon of the day before, whatever its length
+        known = {each.day: each for each in self.meter.by_day(days[-1])}
+        return [known.get(day, PeriodTotals(day_bounds(day)[0], day, ())) for day in reversed(days)]
 
 
-def _asking_items(prices: PricesConfig) -> list[PriceItem]:
-    return [
-        PriceItem(
-            key=f"escalation.prices.{key}", value=getattr(prices, key), default=key not in prices.model_fields_set,
-            source="nothing until you say so",
-        )
-        for key in ("uplink_gb", "gpu_hour", "gpu_rented_hours_day", "tokens_in_million", "tokens_out_million")
-    ]  # fmt: skip
-
-
-def _price_items(costs: CostsConfig, prices: PricesConfig) -> list[PriceItem]:
-    found, uplink_gb = [], uplink_gb_to_cloud(prices, costs)
-    for name, section in (("edge", costs.edge), ("cloud", costs.cloud), ("judge", costs.judge)):
-        for key, field in type(section).model_fields.items():
-            value = getattr(section, key)
-            found.append(
-                PriceItem(
-                    key=f"costs.{name}.{key}",
-                    value=uplink_gb if key == "uplink_gb" else value,
-                    default=key not in section.model_fields_set,
-                    source=field.description or "",
-                )
-            )
-    return found
+def _period(found: PeriodTotals, camera: str, by: PeriodKind) -> PeriodItem:
+    totals = [each for each in found.totals if not camera or each.camera == camera]
+    account: SavingsAccount = account_for(totals).total
+    return PeriodItem(
+        t=found.t, begin=found.day if by == "day" else local_hour(found.t), received=account.camera_bytes,
+        received_main=account.main_bytes, sent=account.uplink_bytes, saved=account.saved_bytes, exact=account.exact,
+        inferences=sum(each.amount for each in totals if each.kind == "examined"),
+    )  # fmt: skip
 
 
 SavingsPart = Annotated[SavingsReader, Depends(provided(SavingsReader))]
-CostPart = Annotated[CostReader, Depends(provided(CostReader))]
+By = Annotated[PeriodKind, Query(description="an hour (kept for 31 days) or a day each")]
+Count = Annotated[int | None, Query(ge=1, le=HOURS_KEPT, description="how many; left out: 48 hours or 30 days")]
 
 
 @router.get("/savings")
@@ -393,7 +206,32 @@ def savings(reader: SavingsPart, since: Annotated[Since, Query()] = "today") -> 
     return reader.report(since)
 
 
-@router.get("/costs")
-def costs(reader: CostPart, days: Annotated[int, Query(ge=1, le=366)] = COST_DAYS) -> CostReport:
-    """Return what judging took and cost in the last days, and the whole site beside all to the cloud."""
-    return reader.report(days)
+@router.get("/savings/history")
+def savings_history(
+    reader: SavingsPart, by: By = "day", camera: Annotated[str, Query(max_length=64)] = "", count: Count = None
+) -> SavingsHistory:
+    """Bytes received and sent, hour by hour or day by day."""
+    return reader.history(by, camera, _count(by, count))
+
+
+@router.get("/savings.csv", response_class=Response, responses={200: {"content": {"text/csv": {}}}})
+def savings_csv(
+    reader: SavingsPart, by: By = "day", of: Literal["site", "cameras"] = "site", count: Count = None
+) -> Response:
+    """`savings/history` as CSV: one row a period, or one a period and camera."""
+    wanted = _count(by, count)
+    rows: Iterable[tuple[str, PeriodItem]]
+    if of == "site":
+        rows = (("", each) for each in reader.history(by, "", wanted).periods)
+    else:
+        rows = reader.history_by_camera(by, wanted)
+    names = ("received", "received_main", "sent", "saved", "exact", "inferences")
+    found = [
+        [each.begin, *([camera] if of == "cameras" else []), *(getattr(each, n) for n in names)]
+        for camera, each in rows
+    ]
+    return csv_file(f"savings-{of}-{by}s.csv", ["begin", *(["camera"] if of == "cameras" else []), *names], found)
+
+
+def _count(by: PeriodKind, count: int | None) -> int:
+    return min(count or DEFAULT_COUNT[by], HOURS_KEPT if by == "hour" else DAYS_MAX)

@@ -11,25 +11,19 @@ from fastapi import Depends, Query
 from markupsafe import Markup
 from starlette.responses import HTMLResponse
 
-from appliance.dashboard import savings_api
 from appliance.dashboard.access_rights import may
 from appliance.dashboard.cameras_api import Cameras
 from appliance.dashboard.cascade_api import CascadePart
+from appliance.dashboard.costs_api import COST_DAYS, CostPart, MoneyHistory
 from appliance.dashboard.deps import PagePart
 from appliance.dashboard.savings_api import (
-    COST_DAYS,
     HEADLINE_AFTER_S,
+    KIND_TEXTS,
     SETTLED_AFTER_S,
-    CostPart,
-    SavingsPart,
-)
-from appliance.dashboard.savings_history_api import (
     By,
-    History,
-    HistoryReader,
-    MoneyHistory,
     PeriodKind,
     SavingsHistory,
+    SavingsPart,
 )
 from appliance.dashboard.schemas import API
 from appliance.dashboard.settings_api import Settings
@@ -48,12 +42,11 @@ router = RouteList(include_in_schema=False, default_response_class=HTMLResponse)
 
 @dataclass(frozen=True, slots=True)
 class SavingsReaders:
-    """The readers of the page's four parts."""
+    """The readers of the page's three parts."""
 
     savings: SavingsPart
     costs: CostPart
     cascade: CascadePart
-    history: History
 
 
 @router.get("/savings")
@@ -81,10 +74,10 @@ def savings_page(
         costs=readers.costs.report(),
         cascade=readers.cascade.report(),
         cost_days=COST_DAYS,
-        charts=draw(readers.history, by, camera if camera in names else ""),
+        charts=draw(readers, by, camera if camera in names else ""),
         camera_names=names,
         price_base=settings.service.status().digest if editable else "",
-        kind_texts=savings_api.KIND_TEXTS,
+        kind_texts=KIND_TEXTS,
         headline_after_s=HEADLINE_AFTER_S,
         settled_after_s=SETTLED_AFTER_S,
     )
@@ -101,9 +94,9 @@ class SavingsCharts:
     spent: str
 
 
-def draw(reader: HistoryReader, by: PeriodKind, camera: str) -> SavingsCharts:
+def draw(readers: SavingsReaders, by: PeriodKind, camera: str) -> SavingsCharts:
     """Draw the charts of the page."""
-    found, spent = reader.savings(by, camera), reader.money()
+    found, spent = readers.savings.history(by, camera), readers.costs.history()
     where, which = camera or "the site", "hour" if by == "hour" else "day"
     short = [each.begin[-5:] for each in found.periods]
     texts = [f"{each.begin}: {size(each.received_main)} in, {size(each.sent)} up" for each in found.periods]

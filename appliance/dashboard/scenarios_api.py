@@ -18,6 +18,7 @@ from appliance.base.local_files import DiskWriteError
 from appliance.dashboard.alert_reader import AlertsPart
 from appliance.dashboard.openapi import media
 from appliance.dashboard.recording_jobs import JobRunning, RecordingJob, RecordingJobs, model_places
+from appliance.dashboard.recording_jobs_api import Jobs
 from appliance.dashboard.schemas import API, ApiModel, Flag, NothingMore, RequestModel
 from appliance.detect.runtime_choice import with_remembered_runtime
 from appliance.replay.recording_tasks import SCENARIOS_TASK, ScenariosTask, without_secrets
@@ -131,7 +132,6 @@ class ScenarioRun(ApiModel):
 
 
 Exporter = Annotated[ScenarioExporter, Depends(provided(ScenarioExporter))]
-Jobs = Annotated[RecordingJobs, Depends(provided(RecordingJobs))]
 
 
 def listed(exporter: ScenarioExporter) -> ScenarioList:

@@ -12,7 +12,8 @@ from appliance.dashboard.backup_api import Backups
 from appliance.dashboard.deps import Rev
 from appliance.dashboard.models_api import REFUSALS, Models
 from appliance.dashboard.proofs_api import CandidatesPart, ProofItem, ProofPart, ProverPart
-from appliance.dashboard.scenarios_api import Exporter, Jobs
+from appliance.dashboard.recording_jobs_api import Jobs
+from appliance.dashboard.scenarios_api import Exporter
 from appliance.dashboard.settings_api import Settings
 from appliance.dashboard.storage_api import StoragePart, StorageReport
 from appliance.dashboard.system_api import DROP_TEXTS, LOG_SHOWN, Level, System

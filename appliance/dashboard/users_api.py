@@ -19,13 +19,13 @@ from appliance.base.errors import UsageError
 from appliance.dashboard.alert_reader import time_of
 from appliance.dashboard.cameras_api import Cameras
 from appliance.dashboard.exports_api import Log
-from appliance.dashboard.savings_history_api import csv_file
 from appliance.dashboard.schemas import API, ApiModel, Flag, RequestModel
 from appliance.store.users import LOG_ROWS_MAX, AccessLog, AccessQuery
 from appliance.types.accounts import Role, UserRow, same_name
 from appliance.web.auth import Access, AccessPart
 from appliance.web.problems import Problem, refused_as
 from appliance.web.routes import RouteList
+from appliance.web.templating import csv_file
 from appliance.web.visitor import visitor
 
 LOG_SHOWN = 20  # rows on the page; the page Who looked has them all

@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Annotated, Literal
 from urllib.parse import quote
 
-from fastapi import Depends, Path
+from fastapi import Depends
 from pydantic import Field, ValidationError
 
 from appliance.alerts.pipeline import Pipeline
@@ -15,7 +15,8 @@ from appliance.alerts.span_explanation import SENTENCES, SpanExplanation, Stage,
 from appliance.base.clock import Clock, local_weekday_minute
 from appliance.base.errors import ModelError
 from appliance.config import CameraConfig, DecisionConfig
-from appliance.dashboard.recording_jobs import JobRunning, JobState, RecordingJob, RecordingJobs, model_places
+from appliance.dashboard.recording_jobs import JobRunning, RecordingJob, RecordingJobs, model_places
+from appliance.dashboard.recording_jobs_api import JobId, JobItem, Jobs, job_of
 from appliance.dashboard.schemas import API, ApiModel, RequestModel
 from appliance.dashboard.timeline_api import From, TimelineReader, TimelineReport, To
 from appliance.replay.recording_tasks import LEAD_S, SPAN_TASK, SpanTask, without_secrets
@@ -33,7 +34,6 @@ SPAN_S_MAX = 120.0  # a replay decides it again while a person waits
 RECALL_S_MAX = 86400.0  # the longest cooldown
 
 router = RouteList(prefix=f"{API}/cameras", tags=["why"])
-JobId = Annotated[str, Path(max_length=64)]
 
 
 class OutcomeItem(ApiModel):
@@ -162,23 +162,6 @@ class WhyReport(ApiModel):
     timeline: TimelineReport
     replay: ReplayedItem | None = None
     page: str
-
-
-class JobItem(ApiModel):
-    """A job on the recording of a camera. share: of it that is done, 0..1; error: why it failed; page: its result."""
-
-    id: str
-    kind: str
-    camera: str
-    state: JobState
-    share: float
-    seconds: float
-    error: str
-    page: str
-
-    @classmethod
-    def of(cls, job: RecordingJob) -> JobItem:
-        return cls.of_row(job, page=str(job.about.get("page", "")))
 
 
 class ReplaySpan(RequestModel):
@@ -319,7 +302,6 @@ class WhyReader:
 
 
 Why = Annotated[WhyReader, Depends(provided(WhyReader))]
-Jobs = Annotated[RecordingJobs, Depends(provided(RecordingJobs))]
 
 
 def _stored(found: StoredEvent) -> SpanEventItem:
@@ -335,14 +317,6 @@ def page_at(name: str, t: float, span: float) -> str:
     return f"/cameras/{quote(name, safe='')}/why?t={max(0.0, t):.1f}&span={span:g}"
 
 
-def job_of(jobs: RecordingJobs, name: str, job: str) -> RecordingJob:
-    """Return a camera's job. Raise Problem if there is none."""
-    found = jobs.find(name, job)
-    if found is None:
-        raise Problem(404, "There is no such job: the last eight are kept, until the appliance restarts.")
-    return found
-
-
 @router.get("/{name}/why")
 def why(reader: Why, name: str, t0: From, t1: To) -> WhyReport:
     """Why a camera reported nobody, or whom, between two times at most two minutes apart, by what is stored."""
@@ -353,20 +327,6 @@ def why(reader: Why, name: str, t0: From, t1: To) -> WhyReport:
 def replay_span(reader: Why, name: str, wanted: ReplaySpan) -> JobItem:
     """Decide the span again from the recording: a job. 409: another job is at work. 404: nothing is recorded of it."""
     return JobItem.of(reader.replay_span(name, wanted.t_start, wanted.t_end))
-
-
-@router.get("/{name}/jobs/{job}")
-def job_state(jobs: Jobs, name: str, job: JobId) -> JobItem:
-    """How far a job on this camera's recording is."""
-    return JobItem.of(job_of(jobs, name, job))
-
-
-@router.delete("/{name}/jobs/{job}")
-def cancel_job(jobs: Jobs, name: str, job: JobId) -> JobItem:
-    """End a job now. One that is over stays what it is."""
-    found = job_of(jobs, name, job)
-    jobs.cancel(found)
-    return JobItem.of(found)
 
 
 @router.get("/{name}/why/replay/{job}")

@@ -10,8 +10,9 @@ from starlette.responses import HTMLResponse
 
 from appliance.dashboard.cameras_api import Cameras
 from appliance.dashboard.deps import PagePart
+from appliance.dashboard.recording_jobs_api import Jobs, job_of
 from appliance.dashboard.timeline_api import T_MAX
-from appliance.dashboard.why_api import SPAN_S_MAX, Jobs, TrackItem, Why, WhyReport, job_of, page_at
+from appliance.dashboard.why_api import SPAN_S_MAX, TrackItem, Why, WhyReport, page_at
 from appliance.web.routes import RouteList
 from appliance.web.texts import N_, gettext, tell
 from appliance.web.visitor import visitor

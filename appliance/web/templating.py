@@ -1,9 +1,11 @@
-"""Pages from Jinja2 templates: autoescaped, undefined names are errors, times and sizes as people write them."""
+"""Pages from Jinja2 templates: autoescaped, undefined names are errors, times and sizes as people write them; CSV."""
 
 from __future__ import annotations
 
+import csv
+import io
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any
@@ -11,7 +13,7 @@ from typing import Any
 from jinja2 import BytecodeCache, Environment, FileSystemLoader, StrictUndefined
 from jinja2.bccache import Bucket
 from markupsafe import Markup
-from starlette.responses import HTMLResponse
+from starlette.responses import HTMLResponse, Response
 
 from appliance.base.clock import iso_utc
 from appliance.web import assets, texts
@@ -29,6 +31,7 @@ class Navigation:
     more: Sequence[tuple[str, Sequence[tuple[str, str]]]] = ()
 
 
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet runs instead of showing it
 _KEY = re.compile(r" in cameras\.[\w-]+\.\w+")
 
 
@@ -188,3 +191,19 @@ def percent(share: float) -> str:
     if amount < 1 or 99.9 <= amount < 100:
         return number(f"{min(amount, 99.99):.2f} %")
     return number(f"{amount:.1f} %" if amount < 10 or 99 <= amount < 100 else f"{amount:.0f} %")
+
+
+def csv_file(name: str, header: Sequence[str], rows: Iterable[Sequence[object]]) -> Response:
+    """Return a CSV (RFC 4180) to download. A text that a spreadsheet would run as a formula gets a quote before it."""
+    text = io.StringIO()
+    out = csv.writer(text)
+    out.writerow(header)
+    out.writerows([_inert(each) for each in row] for row in rows)
+    return Response(
+        text.getvalue(), media_type="text/csv; charset=utf-8",
+        headers={"Content-Disposition": f'attachment; filename="{name}"'},
+    )  # fmt: skip
+
+
+def _inert(value: object) -> object:
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value

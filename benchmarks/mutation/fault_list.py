@@ -153,8 +153,8 @@ AREAS = (
         "savings",
         (
             "appliance/store/savings.py", "appliance/store/meter.py",
-            "appliance/dashboard/savings_api.py",
-            "appliance/dashboard/savings_history_api.py", "appliance/dashboard/savings_page.py",
+            "appliance/dashboard/costs_api.py", "appliance/dashboard/savings_api.py",
+             "appliance/dashboard/savings_page.py",
         ),
         (
             "unit/test_savings.py", "unit/test_meter.py", "unit/test_costs.py", "unit/test_savings_history.py",

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from appliance.config import SiteConfig
-from appliance.dashboard.savings_api import _asking_items, _price_items
+from appliance.dashboard.costs_api import _asking_items, _price_items
 from appliance.dashboard.settings_forms import FieldWords, field_of, fields_of, forms, schema_of
 from appliance.settings.site_editor import FILE_KEYS, SERVED_MODEL
 
