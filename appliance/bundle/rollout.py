@@ -1,11 +1,11 @@
 """Roll a bundle out: on some cameras first, then on all cameras once it has proven itself on these.
 
-`rollout.json`, beside the pointers, names the bundle and its first cameras. When the bundle is quarantined, the bundle
-store gives the cameras their earlier network back; `advance_rollout` sees that and ends the rollout. Each step writes
-the pointers first and `rollout.json` after them. If the process is killed in between, the step is done again.
-
-A shadow is independent of a rollout: it is a bundle that examines live frames and decides nothing (`shadow.json`).
-What the second network will cost is estimated before it begins; without room it is refused, with the remedy.
+`rollout.json`, beside the pointers (files that name the bundle in force), names the bundle and its first cameras. When
+the bundle is quarantined, the bundle store gives the cameras their earlier network back; `advance_rollout` sees that
+and ends the rollout. Each step writes the pointers first and `rollout.json` after them. If the process is killed in
+between, the step is done again. A shadow is independent of a rollout: it is a bundle that examines live frames and
+decides nothing (`shadow.json`). What the second network will cost is estimated before it begins; without room it is
+refused, with the remedy.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ROLLOUT_FILE = "rollout.json"
 SHADOW_FILE = "shadow.json"
 SHADOW_EVERY_S = 5.0  # between two frames: one in 25 at 5 a second, and 17,000 a day
 MEMORY_LEFT_BYTES = 64_000_000  # stays free, as beside a switch of networks
-PROCESS_BYTES, SHARE_OF_FILE = 40_000_000, 5  # Python and ONNX Runtime; the network against its file: vedette-nano's
+PROCESS_BYTES, SHARE_OF_FILE = 40_000_000, 5  # Python with ONNX Runtime; memory of vedette-nano / its file's size
 
 
 class Shadow(ConfigModel):

@@ -53,7 +53,7 @@ from appliance.dashboard.deps import MediaReaders, StoredSite
 from appliance.dashboard.setup_api import new_setup_code
 from appliance.detect.bundle_maker import adopt_network
 from appliance.detect.model_files import bundle_store, pull_folder
-from appliance.evidence.maker import forget_unasked
+from appliance.evidence.uploaded_media import forget_unasked
 from appliance.health.load_shedding import LoadShedding
 from appliance.media.recording_reader import LIMITS, SandboxedReader
 from appliance.recheck.service import ImageDetector

@@ -37,7 +37,7 @@ from appliance.core.network_switch import NetworkSwitch
 from appliance.core.shadow_trial import ShadowTrial
 from appliance.core.site_faults import ClockWatch, Neighbours, SiteFaults, UpdateWatch
 from appliance.dashboard.deps import CoreProbes, IngestOrders
-from appliance.evidence.maker import EvidenceMaker
+from appliance.evidence.evidence_maker import EvidenceMaker
 from appliance.evidence.privacy import PrivacyEgressPolicy, PrivacyRules, ShareableStills
 from appliance.health.drift import READ_EVERY_S, DriftMonitor
 from appliance.media.recording_reader import SandboxedReader

@@ -26,7 +26,7 @@ from appliance.web.problems import Problem
 from appliance.web.routes import provided
 from appliance.web.visitor import visitor
 
-COUNT_REST = 20.0  # a count is read again after this many times the time that it took: at most 5 % of a core
+COUNT_REST = 20.0  # times as long as a count took, it is kept: so counting takes at most 5 % of a core
 COUNT_AGE_S_MAX = 5.0  # a page needs no fresher number, and counting walks the table
 
 

@@ -29,8 +29,8 @@ from appliance.base.clock import Clock
 from appliance.base.errors import EvidenceError
 from appliance.config import CameraConfig, DecisionConfig
 from appliance.dashboard.deps import CoreProbes
-from appliance.evidence.maker import ASKED, UploadedFrame, UploadReader
 from appliance.evidence.privacy import PrivacyRules
+from appliance.evidence.uploaded_media import ASKED, UploadedFrame, UploadReader
 from appliance.router.calibration import TrackStability
 from appliance.router.escalation_planner import API_RULE, ApiEscalation
 from appliance.sandbox.sandbox import SandboxError

@@ -47,8 +47,8 @@ from appliance.dashboard.timeline_api import TimelineReader
 from appliance.dashboard.trial_store import TrialStore
 from appliance.dashboard.trials_api import SettingsTrials
 from appliance.dashboard.why_api import WhyReader
-from appliance.evidence.maker import UploadReader
 from appliance.evidence.privacy import PrivacyRules
+from appliance.evidence.uploaded_media import UploadReader
 from appliance.health.drift import DriftMonitor
 from appliance.rules.arming import Arming
 from appliance.scenario.scenario_exporter import ScenarioExporter

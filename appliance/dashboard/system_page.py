@@ -1,4 +1,4 @@
-"""The pages of the appliance as a whole: state, networks, storage, scenarios, trials, agreement."""
+"""The pages of the appliance as a whole: /system, /models, /storage, /scenarios, /proofs, /agreement."""
 
 from __future__ import annotations
 

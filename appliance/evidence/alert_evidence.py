@@ -38,7 +38,7 @@ STAND_IN_TRIES_MAX = 3  # each decodes a group of pictures; the nearest three li
 
 
 class AlertStillMaker:
-    """Makes the stills of alerts. Owner: the evidence maker's thread. State: `along`, made with other frames.
+    """Makes the stills of alerts. Owner: the evidence maker's thread. State: `made_with_others`, a count.
 
     A recording begins at a key frame. If a camera returns in the middle of a GOP, or its clock jumped, frames may be
     examined before they are recorded. If the best view will never be recorded, the nearest recorded frame replaces it,
@@ -58,7 +58,7 @@ class AlertStillMaker:
         self._root = root
         self._recording = recording
         self._retries = retries
-        self.along = 0
+        self.made_with_others = 0  # stills from the decode that an escalation needed anyway
 
     @staticmethod
     def key(alert: AlertRow) -> str:
@@ -106,7 +106,7 @@ class AlertStillMaker:
     def write(self, alert: AlertRow, still: FrameImages) -> None:
         """Write the images of `order`. Raise EvidenceError, StoreError."""
         self._evidence.put(*self._write_images(alert, alert.best, _sound(still)))
-        self.along += 1
+        self.made_with_others += 1
 
     def _outdated(self, alert: AlertRow) -> EvidenceRow | None:
         """Return the row of a still that waits, or shows a worse view than the alert has; None: it is up to date.

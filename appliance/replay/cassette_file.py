@@ -1,4 +1,7 @@
-"""Verdict cassettes: the format and its key, reading, writing, and playing one back by what was asked."""
+"""Verdict cassettes: files of recorded verdicts, so that a replay needs no cloud.
+
+The format and its key, reading, writing, and playing one back by what was asked.
+"""
 
 from __future__ import annotations
 
@@ -111,9 +114,9 @@ class CassetteLine(_Part):
 def key_of(asked: CassetteQuery, media: Iterable[str]) -> str:
     """Return 64 hex digits of the texts of an escalation and its images, in any order.
 
-    Left out is all that differs between a live appliance and a replay of it, or between two replays, although the same
-    is asked: site, camera, times, ids, score, and where in the frame the tracker put its box. An escalation without any
-    image is identified by the facts that its judge is shown instead.
+    Two escalations that ask the same have the same key. So the key leaves out what differs between a live appliance and
+    a replay of it: site, camera, times, ids, score, and where in the frame the tracker put its box. An escalation
+    without any image is identified by the facts that its judge is shown instead.
     """
     images = [*sorted(media), *(["clip"] if asked.with_clip else [])]
     content: list[object] = [asked.question, asked.rule, asked.kind, asked.label, asked.zone, images]

@@ -209,7 +209,7 @@ class MissDiagnosis:
         if wanted and inside_s < min(wanted):
             text += f" of the {min(wanted):g} s that the rule wants"
         if tracks > 1:
-            return f"{text}, and {tracks} different tracks were: does the tracker lose them?"
+            return f"{text}, as {tracks} different tracks: does the tracker lose them?"
         return f"{text} (track {next(iter(self._inside))}), but the rule did not fire then"
 
 

@@ -21,7 +21,7 @@ from models.train.geometry import Floats, Sample, empty, fit
 from models.train.loss import PADDING, Truth
 
 GROWN_AT = 0.75  # share of a run after which pictures have their last size, unless --grow-steps says when
-GAUGED = 48  # pictures by which norms are measured where a run starts from an .onnx
+GAUGED = 48  # pictures on which batch norms are measured when a run starts from an .onnx
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Batch:
 
 
 class Draws(Dataset[Sample]):
-    """The endless row of samples of a plan, by number."""
+    """The samples of a plan by number, without end; `len()` is one epoch."""
 
     def __init__(self, cache: DecodedPictures, entries: Sequence[Entry], weights: Sequence[int], plan: Plan) -> None:
         """Take the `entries` of the cache and `weights`: how often an epoch shows each, 0 for never."""

@@ -41,7 +41,7 @@ from appliance.bundle.manifest import BundleManifest
 from appliance.config import SiteConfig, load
 from appliance.detect import detector
 from appliance.detect.detector import ObjectDetector
-from appliance.evidence.maker import EvidenceMaker
+from appliance.evidence.evidence_maker import EvidenceMaker
 from appliance.ingest.file_source import FileSource
 from appliance.ingest.recorder import RecordTarget, SegmentRecorder
 from appliance.media.decoder import DecodedFrame, Decoder

@@ -23,7 +23,7 @@ from pathlib import Path
 from appliance.base.errors import UsageError
 
 HELP_FREEZE = "keep the stem and the first N - 1 stages as they start, norms too (default 0: all learn)"
-HELP_PRECISION = "of the network's arithmetic; auto: bf16 on a GPU and on CPUs that have it in hardware"
+HELP_PRECISION = "number format of the network's arithmetic; auto: bf16 on a GPU and on CPUs that have it in hardware"
 HELP_WINDOW = "compose pictures at this side and cut windows of the batch's side out of them (default: shrink them)"
 HELP_FIRST = (
     "try --recipe plain --limit 20 --steps 300 --warmup 30 --size 224 first: it must learn twenty pictures by heart"
@@ -59,7 +59,12 @@ def parser() -> argparse.ArgumentParser:
     add("--teacher", type=Path, help="yolox_nano_416.onnx: learn also from its answer to every picture")
     add("--teacher-gain", type=float, default=1.0, help="weight of the teacher's lesson (default 1)")
     add("--teacher-every", type=int, default=1, help="ask the teacher in every Nth step only (default 1)")
-    add("--imitate", type=float, default=10.0, help="weight of seeing as the teacher sees; 0: not (default 10)")
+    add(
+        "--imitate",
+        type=float,
+        default=10.0,
+        help="weight of matching the teacher's features; 0: do not (default 10)",
+    )
     add("--precision", choices=("auto", "bf16", "fp32"), default="auto", help=HELP_PRECISION)
     add("--threads", type=int, default=0, help="of PyTorch on the CPU (default: one for each core)")
     add("--weight", action="append", default=[], metavar="SOURCE=N", help="show a source N times an epoch; 0 drops it")

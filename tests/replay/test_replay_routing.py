@@ -17,7 +17,7 @@ from appliance.base.broker_config import BrokerConfig
 from appliance.base.clock import ManualClock
 from appliance.config import BudgetConfig, OffPeakConfig, SiteConfig
 from appliance.core.core_settings import CoreStores
-from appliance.evidence.maker import EvidenceMaker
+from appliance.evidence.evidence_maker import EvidenceMaker
 from appliance.replay.replay_plan import ReplayOptions, ReplayPlan, clip_input
 from appliance.replay.replay_routing import EscalationImages, FrameHistory
 from appliance.replay.replay_runner import play

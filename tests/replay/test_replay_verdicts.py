@@ -24,7 +24,7 @@ from appliance.cli import main
 from appliance.config import SiteConfig
 from appliance.core.core_settings import CoreStores
 from appliance.detect import detector
-from appliance.evidence.maker import EvidenceMaker
+from appliance.evidence.evidence_maker import EvidenceMaker
 from appliance.lab.cassette_command import CassetteRecorder, cassette_from_store
 from appliance.lab.replay_command import ReplaySelection, replay_targets
 from appliance.lab.replay_diff_command import diff_texts

@@ -132,7 +132,7 @@ def test_a_tracker_that_loses_everyone_fails_and_is_suspected(folder: Path, monk
     assert verdict.status == "failed"
     loiterer = next(fault for fault in verdict.failures if "loiterer" in fault.title)
     assert "for 0.0 s of the 2 s that the rule wants" in loiterer.detail
-    assert "different tracks were: does the tracker lose them?" in loiterer.detail
+    assert "different tracks: does the tracker lose them?" in loiterer.detail
     assert {fault.culprit for fault in verdict.failures} == {"tracker"}
     assert all(fault.moments for fault in verdict.failures)
 

@@ -13,7 +13,7 @@ from appliance.alerts.pipeline import Pipeline
 from appliance.base.clock import ManualClock, local_weekday_minute
 from appliance.config import SiteConfig
 from appliance.detect.detector import ObjectDetector
-from appliance.evidence.maker import EvidenceMaker
+from appliance.evidence.evidence_maker import EvidenceMaker
 from appliance.ingest.file_source import FileSource
 from appliance.ingest.recorder import RecordTarget, SegmentRecorder
 from appliance.media.decoder import DecodedFrame, Decoder

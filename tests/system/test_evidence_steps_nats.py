@@ -14,7 +14,7 @@ from nats.js.api import ConsumerConfig
 from test_escalation_nats import ask_broker, language_model, left_in_queue, make_streams, second_look
 
 from appliance import config, wire
-from appliance.evidence.maker import EvidenceMaker
+from appliance.evidence.evidence_maker import EvidenceMaker
 from appliance.evidence.privacy import PrivacyEgressPolicy, PrivacyRules
 from appliance.router.escalation_planner import build_escalation
 from appliance.store.boxes import BoxStore

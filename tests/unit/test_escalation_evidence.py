@@ -15,6 +15,7 @@ from test_evidence import Site
 from appliance import wire
 from appliance.base.errors import EvidenceError
 from appliance.config import EscalationConfig
+from appliance.evidence.evidence_maker import EvidenceMaker
 from appliance.evidence.frame_selection import (
     CROP_SIDE_MAX,
     EncodedImage,
@@ -26,7 +27,6 @@ from appliance.evidence.frame_selection import (
     order_image,
     plan_evidence,
 )
-from appliance.evidence.maker import EvidenceMaker
 from appliance.media.stills import crop_region, encode_within, make_image
 from appliance.store.alerts import AlertStore
 from appliance.store.escalations import EscalationStore, MediaRow

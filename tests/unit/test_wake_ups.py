@@ -16,8 +16,8 @@ from appliance.base.clock import ManualClock
 from appliance.config import SiteConfig
 from appliance.dashboard import stream_api
 from appliance.dashboard.stream_api import StreamHub
-from appliance.evidence import maker as evidence
-from appliance.evidence.maker import EvidenceMaker
+from appliance.evidence import evidence_maker as evidence
+from appliance.evidence.evidence_maker import EvidenceMaker
 from appliance.ingest.channel import BATCH_MAX, IngestChannel
 from appliance.ingest.timestamps import SenderReports
 from appliance.store.database import Database
