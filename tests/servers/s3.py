@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import boto3
 from botocore.client import Config
-from moto.server import ThreadedMotoServer
+
+if TYPE_CHECKING:
+    from moto.server import ThreadedMotoServer
 
 BUCKET = "evidence"
 KEY, SECRET = "key-of-the-test", "word-of-the-test"
@@ -26,6 +28,8 @@ class S3Server:
         return f"http://127.0.0.1:{self._port}"
 
     def start(self) -> S3Server:
+        from moto.server import ThreadedMotoServer  # 0.6 s of CPU, and each process of a run collects all tests
+
         self._server = ThreadedMotoServer(ip_address="127.0.0.1", port=self._port, verbose=False)
         self._server.start()
         self._port = self._server.get_host_and_port()[1]

@@ -9,6 +9,8 @@ from __future__ import annotations
 from xdist.scheduler import LoadFileScheduling
 from xdist.workermanage import WorkerController
 
+# They read all sources, which one process parses once for all of them.
+READ_SOURCES = tuple(f"tests/unit/test_{each}.py" for each in ("architecture", "lab_layer", "vocabulary", "wiring"))
 WORKERS_MIN = 4  # with fewer the browser's files come last in all of them
 SHARE = 3  # of so many workers one has the browser's files: measured, they take a third of the time of all
 
@@ -22,6 +24,10 @@ class BrowserBeside(LoadFileScheduling):
     def __init__(self, *given: object) -> None:
         super().__init__(*given)
         self._browsers: frozenset[WorkerController] = frozenset()
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = super()._split_scope(nodeid)
+        return READ_SOURCES[0] if file in READ_SOURCES else file
 
     def schedule(self) -> None:
         if self.collection is None and len(self.nodes) >= WORKERS_MIN:

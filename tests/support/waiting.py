@@ -18,8 +18,9 @@ PATIENCE = 4.0
 FAIL_S = 60.0  # by then a wait has failed on a machine that does the tests alone, unless it asks for more
 RUN_LOAD = 2.0  # tasks a core of `make test`, which starts two processes a core
 ANSWER_S = 20.0 * PATIENCE  # of an HTTP client, whose own limit is five seconds
-PAUSES = 12.0  # times what a look took, so that looking takes 8 % of a core at most: over HTTP it is 5 ms of CPU
+PAUSES = 30.0  # times what a look took, so that looking takes 3 % of a core at most: over HTTP it is 5 ms of CPU
 PAUSE_S_MAX = 0.25
+LATER, LATER_S_MAX = 0.02, 0.05  # share of what was waited so far: who waits for seconds looks twenty times a second
 
 
 def until(
@@ -32,7 +33,7 @@ def until(
     """Return what `condition()` returns once that is true, or fail after `seconds`, times PATIENCE, FAIL_S at most.
 
     Beside other work, which the load average tells, FAIL_S grows with it. what: was to happen, or finds out what is so
-    instead. every_s: the pause between two looks, at least; see PAUSES.
+    instead. every_s: the pause between two looks, at least; see PAUSES and LATER.
     """
     pauses = _pauses(seconds, what or repr(condition), every_s)
     while not (found := condition()):
@@ -57,12 +58,11 @@ async def until_async(
 def holds(condition: Callable[[], object], seconds: float, what: str | Callable[[], object] = "") -> None:
     """Return after `seconds` during which `condition()` was always true; fail as soon as it is not."""
     ends = time.monotonic() + seconds
-
-    def is_over() -> bool:
+    while True:
         assert condition(), f"it did not last for {seconds:g} s: {what() if callable(what) else what or condition}"
-        return time.monotonic() >= ends
-
-    until(is_over, seconds, every_s=0.05)
+        if time.monotonic() >= ends:
+            return
+        threading.Event().wait(0.05)
 
 
 def _pauses(seconds: float, what: str | Callable[[], object], every_s: float) -> Iterator[float]:
@@ -70,9 +70,11 @@ def _pauses(seconds: float, what: str | Callable[[], object], every_s: float) ->
     given_s = min(seconds * PATIENCE, max(seconds, FAIL_S * max(1.0, tasks_a_core() / RUN_LOAD)))
     began = time.monotonic()
     deadline = began + given_s
+    looked = began
     while (now := time.monotonic()) < deadline:
-        pause_s = max(every_s, min(PAUSES * (now - began), PAUSE_S_MAX))
-        began = now + pause_s
+        later_s = min(LATER * (now - began), LATER_S_MAX)
+        pause_s = max(every_s, later_s, min(PAUSES * (now - looked), PAUSE_S_MAX))
+        looked = now + pause_s
         yield pause_s
     raise AssertionError(f"it did not happen within {given_s:.0f} s: {what() if callable(what) else what}")
 

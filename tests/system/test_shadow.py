@@ -1,4 +1,7 @@
-"""A second network examines live frames beside the one in force: it decides nothing, and its faults are its own."""
+"""A second network examines live frames beside the one in force: it decides nothing, and its faults are its own.
+
+tests/unit/test_shadow_trial.py says when it gives way, and what its energy is.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ from appliance.core import shadow_trial
 from appliance.core.ingest_supervisor import IngestSupervisor
 from appliance.core.network_switch import NetworkSwitch
 from appliance.core.shadow_trial import ShadowSources, ShadowTrial
-from appliance.health.load_shedding import LoadShedding, SheddingStep
+from appliance.health.load_shedding import NOTHING_SHED
 from appliance.sensors.appliance_sensors import SensorStatus
 from appliance.sensors.linux_sensors import NOTHING, MemoryReading
 from appliance.types import Gap
@@ -40,7 +43,6 @@ class Appliance:
 
     def __init__(self, folder: Path, cpu_s: float = 60.0) -> None:
         self.folder, self.heard = folder, []
-        self.draws: float | None = None  # watts; None: there is no meter
         self.heard: list[Any]
         self.store = BundleStore(folder / "models" / "bundles")
         incoming(self.store.root)
@@ -49,14 +51,14 @@ class Appliance:
         site = {
             "storage": {"dir": str(folder / "data"), "segment_s": 2, "disk_free_min_mb": 0},
             "detector": {"backend": "onnx", "device": "cpu", "precision": "fp32"},
-            "cameras": {"gate": {"url": self.server.url("gate"), "detect": {"heartbeat_s": 0.5}}},
+            "cameras": {"gate": {"url": self.server.url("gate"), "detect": {"heartbeat_s": 0.5, "fps": 2}}},
         }
         config, clock, root = SiteConfig.model_validate(site).for_ingest(), SystemClock(), folder / "data"
-        self.proofs, self.memory, self.shed = ProofStore(root), MemoryReading(), LoadShedding()
+        self.proofs, self.kills = ProofStore(root), 0
         self.supervisor = IngestSupervisor(config, clock, replace_network=lambda reason: False)
-        self.switch = NetworkSwitch(config, self.store, self.supervisor, clock, lambda: self.memory, self.proofs.agrees)
+        self.switch = NetworkSwitch(config, self.store, self.supervisor, clock, MemoryReading, self.proofs.agrees)
         sources = ShadowSources(
-            lambda: self.shed, lambda: SensorStatus(NOTHING, self.memory, self.watts()),
+            lambda: NOTHING_SHED, lambda: SensorStatus(NOTHING, MemoryReading(), None),
             lambda: self.switch.status.progress in ("trying", "loading"),
         )  # fmt: skip
         self.shadow = ShadowTrial(
@@ -80,13 +82,6 @@ class Appliance:
     def lost(self, reason: str) -> None:
         pass
 
-    def watts(self) -> float | None:
-        """What a power meter says: 3 W at rest, 2 more with the network in force, `draws` more with the candidate."""
-        if self.draws is None:
-            return None
-        more = self.draws if self.shadow._is_candidate else 2.0
-        return 3.0 + (more if self.child else 0.0)
-
     @property
     def child(self) -> int:
         """Process id of the sandbox; 0: there is none."""
@@ -101,6 +96,14 @@ class Appliance:
         for thread in self._threads:
             thread.join(60)
         self.server.__exit__(None, None, None)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def a_loaded_appliance_compares_as_well() -> Iterator[None]:
+    """Beside other tests the detector is at work most of the time, for which the shadow would give way."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(shadow_trial, "LOAD_MAX", float("inf"))
+        yield
 
 
 @pytest.fixture
@@ -129,42 +132,39 @@ def lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Appliance]:
 
 @pytest.fixture
 def site(lasting: Appliance) -> Iterator[Appliance]:
-    """An appliance that several tests share: nothing is compared when one begins, and ingest is never started anew."""
+    """An appliance that several tests share: nothing is compared when one begins, and ingest is started anew only where
+    a test killed it."""
     yield lasting
     end_shadow(lasting.store)
-    lasting.draws, lasting.memory, lasting.shed = None, MemoryReading(), LoadShedding()
     until(lambda: not lasting.shadow.status.progress and lasting.child == 0, 60, lambda: lasting.shadow.status)
-    assert lasting.supervisor.starts == 1
+    assert lasting.supervisor.starts == 1 + lasting.kills
 
 
 @pytest.mark.timeout(600)
-def test_an_equal_one_agrees_and_neither_kills_nor_a_restart_cost_more_than_its_own_child(
-    make: Callable[..., Appliance], tmp_path: Path
+def test_an_equal_one_agrees_and_neither_kill_costs_more_than_its_own_child(
+    site: Appliance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    site = make()
+    monkeypatch.setattr(shadow_trial, "REST_S", 1.0)
     ref = install(site.store, "1", noise, tmp_path)
     begin_shadow(site.store, ref)
-    until(lambda: site.shadow.status.frames >= 6, 60, lambda: site.shadow.status)
+    until(lambda: site.shadow.status.frames >= 4, 60, lambda: site.shadow.status)
     assert site.shadow.status.memory_bytes > 0
     os.kill(site.child, signal.SIGKILL)
     seen = site.shadow.status.frames
-    until(lambda: site.shadow.status.frames >= seen + 6, 60, lambda: site.shadow.status)
+    until(lambda: site.shadow.status.frames >= seen + 4, 60, lambda: site.shadow.status)
     os.kill(site.supervisor.status.pid, signal.SIGKILL)
+    site.kills += 1
     seen = site.shadow.status.frames
-    until(lambda: site.shadow.status.frames >= seen + 6, 60, lambda: site.shadow.status)
-    until(lambda: site.proofs.of(str(ref), "live"), 60)
+    until(lambda: site.shadow.status.frames >= seen + 4, 60, lambda: site.shadow.status)
+    until(lambda: (found := site.proofs.of(str(ref), "live")) and found.judgement.objects > 0, 60)
     report = site.proofs.of(str(ref), "live")
     assert report is not None
     assert report.judgement.outcome != "worse", report.judgement
-    assert (report.judgement.objects > 0, report.judgement.lost) == (True, 0)
+    assert report.judgement.lost == 0
     assert report.costs is not None
     assert report.costs[1].cpu_ms
     assert site.store.in_force().everywhere is None, "it decides nothing"
-    assert site.supervisor.starts == 2, "its own kill alone"
-    frames = site.shadow.status.frames
-    site.end()
-    again = make()  # the appliance was restarted
-    until(lambda: again.shadow.status.frames > frames, 60, lambda: again.shadow.status)
+    assert site.supervisor.starts == 1 + site.kills, "its own kill alone"
 
 
 @pytest.mark.timeout(600)
@@ -192,40 +192,4 @@ def test_one_that_fails_or_hangs_is_stopped_and_ingest_goes_on(
     begin_shadow(site.store, ref)
     until(lambda: ref in site.store.in_force().quarantined, 180, lambda: site.shadow.status)
     until(lambda: shadow_of(site.store) is None and site.child == 0, 20)
-    assert site.supervisor.starts == 1
-
-
-@pytest.mark.timeout(300)
-def test_one_that_takes_over_half_as_much_energy_again_leaves_where_power_is_measured(
-    site: Appliance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A stand-in for a meter: here is none, so joules of a real one are unmeasured."""
-    monkeypatch.setattr(shadow_trial, "METER_S", 0.5)
-    site.draws = 10.0
-    ref = install(site.store, "5", noise, tmp_path)
-    begin_shadow(site.store, ref)
-    until(lambda: ref in site.store.in_force().quarantined, 120, lambda: site.shadow.status)
-    assert "times the energy" in site.store.in_force().quarantined[ref]
-    report = site.proofs.of(str(ref), "live")
-    assert report is not None
-    assert report.costs is not None
-    old, new = (each.joules for each in report.costs)
-    assert old
-    assert new
-    assert new > 1.5 * old
-
-
-@pytest.mark.timeout(300)
-def test_it_gives_way_first_and_comes_back(site: Appliance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shadow_trial, "REST_S", 1.0)
-    site.memory = MemoryReading(available_bytes=100_000_000)
-    begin_shadow(site.store, install(site.store, "1", noise, tmp_path))
-    until(lambda: "MB are left" in site.shadow.status.reason, 30, lambda: site.shadow.status)
-    assert site.child == 0
-    assert "raise the memory" in site.shadow.status.reason
-    site.memory = MemoryReading(available_bytes=500_000_000)
-    until(lambda: site.shadow.status.progress == "looking", 60, lambda: site.shadow.status)
-    site.shed = LoadShedding(heat=SheddingStep(1, "83 degrees"))
-    until(lambda: site.child == 0 and "hot" in site.shadow.status.reason, 30, lambda: site.shadow.status)
-    site.shed = LoadShedding()
-    until(lambda: site.shadow.status.progress == "looking", 60, lambda: site.shadow.status)
+    assert site.supervisor.starts == 1 + site.kills

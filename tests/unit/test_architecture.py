@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.python_source import parsed
 from tests.weekly import WEEKLY
 
 ROOT = Path(__file__).parents[2]
@@ -142,11 +143,11 @@ def test_only_modules_on_the_list_import_a_foreign_package() -> None:
         assert needed[package] == set(allowed), f"{package}: take {set(allowed) - needed[package]} off the list"
 
 
-@functools.cache  # to parse them takes seconds
+@functools.cache
 def our_modules() -> dict[str, ast.Module]:
     """Return each module of ours by its dotted name, parsed."""
     return {
-        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): ast.parse(path.read_text())
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): parsed(path)
         for package in PACKAGES
         for path in (ROOT / package).rglob("*.py")
     }
@@ -155,6 +156,8 @@ def our_modules() -> dict[str, ast.Module]:
 def definitions(node: ast.AST, above: str) -> Iterator[tuple[str, ast.ClassDef | ast.FunctionDef]]:
     """Yield the classes and functions below `node`, nested ones included, with `module:Qualified.name`."""
     for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.expr):  # which holds none
+            continue
         if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             name = f"{above}{child.name}"
             yield name, child  # type: ignore[misc]

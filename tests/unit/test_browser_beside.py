@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 pytest.importorskip("xdist", reason="pytest-xdist is in the dev extra")
-from tests.support.browser_beside import BrowserBeside
+from tests.support.browser_beside import READ_SOURCES, BrowserBeside
 
 UNIT = [f"tests/unit/test_{n}.py::test_{m}" for n in range(8) for m in range(3)]
 BROWSER = [f"tests/browser/test_{n}.py::test_{m}" for n in range(4) for m in range(3)]
@@ -67,6 +68,14 @@ def test_every_test_runs_once_and_none_after_the_browsers_in_one_worker(parallel
 def test_of_six_workers_two_have_the_browser_from_the_beginning(parallel: pytest.Config) -> None:
     first = [worker.done[0].startswith(BrowserBeside.folder) for worker in run(parallel, 6, UNIT + BROWSER)]
     assert first == [True, True, False, False, False, False]
+
+
+def test_what_reads_all_sources_runs_in_one_worker(parallel: pytest.Config) -> None:
+    sources = [f"{file}::test_{n}" for n in range(3) for file in READ_SOURCES]
+    busy = [worker.done for worker in run(parallel, 3, sources + UNIT) if set(worker.done) & set(sources)]
+    assert [set(sources) <= set(done) for done in busy] == [True]
+    root = Path(__file__).parents[2]
+    assert [file for file in READ_SOURCES if not (root / file).is_file()] == []
 
 
 @pytest.mark.parametrize("tests", [UNIT, BROWSER])

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from appliance.base import child_modules
+from tests.support.python_source import parsed
 
 ROOT = Path(__file__).parents[2]
 LAB = ROOT / "appliance" / "lab"
@@ -29,8 +30,7 @@ def imported(node: ast.AST) -> list[str]:
 
 @functools.cache  # from many modules the same ones are reached
 def imported_by(path: Path) -> frozenset[str]:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    return frozenset(name for node in ast.walk(tree) for name in imported(node))
+    return frozenset(name for node in ast.walk(parsed(path)) for name in imported(node))
 
 
 def imports(path: Path) -> Iterator[tuple[str, bool]]:
@@ -38,7 +38,7 @@ def imports(path: Path) -> Iterator[tuple[str, bool]]:
     text = path.read_text(encoding="utf-8")
     if not re.search(r"\blab\b", text):
         return
-    tree = ast.parse(text)
+    tree = parsed(path)
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     for_types = [node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
     later = {id(node) for scope in (*functions, *for_types) for node in ast.walk(scope)}
@@ -102,7 +102,7 @@ def test_what_starts_a_process_takes_its_module_from_the_table() -> None:
         text = path.read_text(encoding="utf-8")
         if '"-m"' not in text and not any(module in text for module in named):
             continue
-        tree = ast.parse(text)
+        tree = parsed(path)
         words = {
             node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)
         }

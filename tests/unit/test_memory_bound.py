@@ -3,6 +3,7 @@ measures what it comes to."""
 
 from __future__ import annotations
 
+import functools
 import json
 import linecache
 import re
@@ -41,20 +42,10 @@ NEVER = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("module", MODULES_MAX)
-def test_core_ingest_and_media_sandbox_load_what_they_need_and_no_more(module: str) -> None:
-    code = f"import json, sys, {module}; print(json.dumps(list(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    loaded = set(json.loads(done.stdout))
-    assert sorted(loaded & (NEVER[module] | ONLY_WHERE_ASKED)) == []
-    assert len(loaded) <= MODULES_MAX[module]
-
-
-@pytest.mark.parametrize(("module", "methods_min"), [("appliance.core.app", 2000), ("appliance.ingest.__main__", 750)])
-def test_dataclasses_share_the_methods_that_are_rarely_called(module: str, methods_min: int) -> None:
-    """Of about ten Python objects each: 23,900 in the core and 9,800 in ingest."""
-    code = f"""
-import gc, sys, {module}
+CORE, INGEST = "appliance.core.app", "appliance.ingest.__main__"
+MODULES = "import json, sys; print(json.dumps(list(sys.modules)))"
+METHODS = """
+import gc, sys
 from appliance.base.process_memory import share_methods
 gc.collect()
 before = sys.getallocatedblocks()
@@ -62,18 +53,8 @@ count = share_methods()
 gc.collect()
 print(count, before - sys.getallocatedblocks(), share_methods())
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    methods, objects, again = map(int, done.stdout.split())
-    assert methods >= methods_min
-    assert objects > 8 * methods
-    assert again == 0
-
-
-@pytest.mark.parametrize(("module", "objects_min"), [("appliance.core.app", 8000), ("appliance.ingest.__main__", 5000)])
-def test_what_imports_leave_behind_is_freed_and_the_next_import_works(module: str, objects_min: int) -> None:
-    """Python objects: 10,800 in the core and 6,600 in ingest, 1.2 and 0.8 MB."""
-    code = f"""
-import gc, sys, {module}
+LEFTOVERS = """
+import gc, sys
 from appliance.base.process_memory import free_import_leftovers
 gc.collect()
 before = sys.getallocatedblocks()
@@ -82,26 +63,12 @@ gc.collect()
 print(before - sys.getallocatedblocks())
 import wave
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert int(done.stdout) >= objects_min
-
-
-def test_the_models_of_the_api_get_their_validators_with_the_first_request() -> None:
-    """2 MB of the core, for as long as nobody opens their pages. Of two of them a default is made while loading."""
-    code = """
-import appliance.core.app
+API_MODELS = """
 from appliance.dashboard.schemas import ApiModel
 made = ApiModel.__subclasses__()
 print(len(made) > 100, *sorted(each.__name__ for each in made if each.__pydantic_complete__))
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["True", "PoolItem", "PreferenceItem"]
-
-
-def test_the_models_of_an_openapi_document_are_built_with_the_first_one() -> None:
-    """2 MB of the core. One of them FastAPI uses while it is loaded; models of others are built as ever."""
-    code = """
-import appliance.core.app
+OPENAPI_MODELS = """
 from fastapi import FastAPI
 from fastapi.openapi import models
 from pydantic import BaseModel
@@ -113,16 +80,73 @@ app = FastAPI()
 app.get("/own")(lambda: Own())
 print(Own.__pydantic_complete__, "/own" in app.openapi()["paths"], models.OpenAPI.__pydantic_complete__)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["True", "1", "True", "True", "True"]
+PLUGINS = "from pydantic.plugin._loader import get_plugins; print(get_plugins())"
+SERVER = "import uvicorn; print(uvicorn.Server.__module__, uvicorn.Config.__module__, uvicorn.run)"
+GERMAN = """
+from appliance.web import texts
+german = texts.catalogues()["de"]
+print(german.name, len(vars(german.messages)), german.text("Downloaded"), len(vars(german.messages)))
+"""
+QUESTIONS = {
+    CORE: (MODULES, METHODS, LEFTOVERS, API_MODELS, OPENAPI_MODELS, SERVER, GERMAN),
+    INGEST: (MODULES, METHODS, LEFTOVERS, PLUGINS),
+    "appliance.media.sandboxed_functions": (MODULES,),
+}
+ASKED = """
+import os, sys, {module}
+for question in sys.argv[1:]:
+    if os.fork() == 0:
+        exec(question, {{}})
+        sys.exit()
+    assert os.wait()[1] == 0, question
+    print(end="\\0", flush=True)
+"""
+
+
+@functools.cache  # a start of the core takes two seconds of CPU
+def _answers(module: str) -> dict[str, str]:
+    """Import a module in a process of its own; return what each of its questions prints, each asked in a fork of it."""
+    command = [sys.executable, "-c", ASKED.format(module=module), *QUESTIONS[module]]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return dict(zip(QUESTIONS[module], done.stdout.split("\0")[:-1], strict=True))
+
+
+@pytest.mark.parametrize("module", MODULES_MAX)
+def test_core_ingest_and_media_sandbox_load_what_they_need_and_no_more(module: str) -> None:
+    loaded = set(json.loads(_answers(module)[MODULES]))
+    assert sorted(loaded & (NEVER[module] | ONLY_WHERE_ASKED)) == []
+    assert len(loaded) <= MODULES_MAX[module]
+
+
+@pytest.mark.parametrize(("module", "methods_min"), [(CORE, 2000), (INGEST, 750)])
+def test_dataclasses_share_the_methods_that_are_rarely_called(module: str, methods_min: int) -> None:
+    """Of about ten Python objects each: 23,900 in the core and 9,800 in ingest."""
+    methods, objects, again = map(int, _answers(module)[METHODS].split())
+    assert methods >= methods_min
+    assert objects > 8 * methods
+    assert again == 0
+
+
+@pytest.mark.parametrize(("module", "objects_min"), [(CORE, 8000), (INGEST, 5000)])
+def test_what_imports_leave_behind_is_freed_and_the_next_import_works(module: str, objects_min: int) -> None:
+    """Python objects: 10,800 in the core and 6,600 in ingest, 1.2 and 0.8 MB."""
+    assert int(_answers(module)[LEFTOVERS]) >= objects_min
+
+
+def test_the_models_of_the_api_get_their_validators_with_the_first_request() -> None:
+    """2 MB of the core, for as long as nobody opens their pages. Of two of them a default is made while loading."""
+    assert _answers(CORE)[API_MODELS].split() == ["True", "PoolItem", "PreferenceItem"]
+
+
+def test_the_models_of_an_openapi_document_are_built_with_the_first_one() -> None:
+    """2 MB of the core. One of them FastAPI uses while it is loaded; models of others are built as ever."""
+    assert _answers(CORE)[OPENAPI_MODELS].split() == ["True", "1", "True", "True", "True"]
 
 
 def test_no_package_has_a_say_in_how_messages_are_validated() -> None:
-    """pydantic's search for its plug-ins would load what reads the metadata of packages: 2 MB of ingest."""
-    code = "import appliance, sys; from pydantic.plugin._loader import get_plugins; import pydantic.main; "
-    code += "print(get_plugins(), 'importlib.metadata' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["()", "False"]
+    """pydantic's search for its plug-ins would load what reads the metadata of packages: 2 MB of ingest, which loads
+    no `importlib.metadata` (NEVER)."""
+    assert _answers(INGEST)[PLUGINS].split() == ["()"]
 
 
 TABLE = """
@@ -154,9 +178,7 @@ def test_texts_of_messages_are_kept_in_no_table() -> None:
 
 def test_the_server_of_the_pages_has_no_command_line() -> None:
     """It would load click and multiprocessing: 1.6 MB of the core."""
-    code = "import appliance.web, uvicorn; print(uvicorn.Server.__module__, uvicorn.Config.__module__, uvicorn.run)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["uvicorn.server", "uvicorn.config", "None"]
+    assert _answers(CORE)[SERVER].split() == ["uvicorn.server", "uvicorn.config", "None"]
 
 
 GATE = """
@@ -184,14 +206,7 @@ def test_the_lines_of_source_files_that_fastapi_reads_are_forgotten() -> None:
 
 def test_a_language_is_read_when_somebody_reads_it() -> None:
     """German takes 1 MB of the core."""
-    code = """
-import appliance.dashboard
-from appliance.web import texts
-german = texts.catalogues()["de"]
-print(german.name, len(vars(german.messages)), german.text("Downloaded"), len(vars(german.messages)))
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["Deutsch", "1", "Heruntergeladen", "2"]
+    assert _answers(CORE)[GERMAN].split() == ["Deutsch", "1", "Heruntergeladen", "2"]
 
 
 TRIAL = """

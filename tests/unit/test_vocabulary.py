@@ -17,6 +17,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.python_source import parsed
+
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("appliance", "cloud_worker")
 HELPERS = ("tests/support", "tests/servers")
@@ -107,9 +109,9 @@ def last_name(target: ast.expr) -> str:
     return getattr(target, "attr", "") or getattr(target, "id", "") or ast.unparse(target).rpartition(".")[2]
 
 
-def python_names(text: str) -> Iterator[tuple[str, ast.expr | None]]:
+def python_names(module: ast.Module) -> Iterator[tuple[str, ast.expr | None]]:
     """Yield each name that a module defines, with the type that it is declared as or made from."""
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(module):
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             yield node.name, None
         elif isinstance(node, ast.arg):
@@ -143,15 +145,15 @@ def style_names(text: str) -> set[str]:
 
 def complaints(path: Path) -> dict[str, str]:
     """Return the names of a file that may not be used, with the reason."""
-    text = path.read_text()
     found = {}
     if path.suffix == ".py":
-        for name, of in python_names(text):
+        for name, of in python_names(parsed(path)):
             if words(name) == ["box"] and of is not None and DEVICE_TYPES.intersection(words(ast.unparse(of))):
                 found[name] = "box (say appliance)"
             elif why := complaint(name):
                 found[name] = why
     else:
+        text = path.read_text()
         names = script_names(text) if path.suffix == ".js" else style_names(text)
         found = {name: why for name in names if (why := complaint(name))}
     if why := complaint(path.stem):

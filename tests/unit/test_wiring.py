@@ -23,6 +23,7 @@ from appliance.core.app import Appliance, build, recover, storage_folder
 from appliance.media.segment_reader import recover_segment
 from appliance.store.arming import ArmingRow
 from appliance.store.database import Database
+from tests.support.python_source import parsed
 from tests.support.sensor_files import heat
 
 ROOT = Path(__file__).parents[2]
@@ -191,7 +192,7 @@ def test_recordings_without_their_database_are_told(tmp_path: Path) -> None:
 
 
 def classes(path: Path) -> Iterator[ast.ClassDef]:
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.ClassDef):
             yield node
 
