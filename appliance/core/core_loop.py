@@ -16,7 +16,7 @@ from appliance.core.core_settings import CameraContext, CoreSettings, CoreStores
 from appliance.core.site_faults import LastingFaults
 from appliance.router.escalation_planner import ApiEscalation, RequestAnswer
 from appliance.store.alert_rows import alert_of
-from appliance.store.meter import DecodeStatus, Meter, Metric, MetricName
+from appliance.store.meter import Meter, Metric, MetricName
 from appliance.store.write_backlog import WriteBacklog
 from appliance.types import (
     AGE_EDGES_MS,
@@ -242,34 +242,26 @@ class Core:
 
 
 def _meter(meter: Meter, message: CameraMeter) -> None:
+    detect = message.detect
     counted = {
         Metric(MetricName.CAMERA_BYTES, "" if message.exact else "estimated"): message.received,
         Metric(MetricName.DETECT_BYTES): message.detect_received,
         Metric(MetricName.PACKETS): message.packets,
-        Metric(MetricName.DECODED): message.decoded,
-        Metric(MetricName.SKIPPED): message.skipped,
-        Metric(MetricName.EXAMINED): message.examined,
-        Metric(MetricName.UNEXAMINED): message.unexamined,
+        Metric(MetricName.DECODED): detect.decoded,
+        Metric(MetricName.SKIPPED): detect.skipped,
+        Metric(MetricName.EXAMINED): detect.examined,
+        Metric(MetricName.UNEXAMINED): detect.unexamined,
         Metric(MetricName.RECONNECTS): message.reconnects,
         Metric(MetricName.UNRECORDED): message.unrecorded,
-        Metric(MetricName.RETRIED): message.retried,
-        Metric(MetricName.DECODER_FAILED): message.decoder_failures,
+        Metric(MetricName.RETRIED): detect.retries,
+        Metric(MetricName.DECODER_FAILED): detect.decoder_failures,
     }
-    counted |= {Metric(MetricName.UNEXAMINED, reason): count for reason, count in message.why.items()}
+    counted |= {Metric(MetricName.UNEXAMINED, reason): count for reason, count in detect.dropped.items()}
     edges = (*map(str, AGE_EDGES_MS), "more", "sum")
-    counted |= {Metric(MetricName.FRAME_AGE_MS, edge): count for edge, count in zip(edges, message.ages, strict=False)}
+    counted |= {Metric(MetricName.FRAME_AGE_MS, edge): count for edge, count in zip(edges, detect.ages, strict=False)}
     for metric, amount in counted.items():
         meter.add(message.camera, metric, amount)
-    if message.decoding is not None:
-        now = DecodeStatus(
-            message.decoding,
-            message.decoding_reason,
-            message.behind_s,
-            message.promised_fps,
-            message.examined_fps,
-            message.decoder,
-        )
-        meter.note(message.camera, now)
+    meter.note(message.camera, message.decoding)
 
 
 class LateEscalations:

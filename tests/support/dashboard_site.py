@@ -37,7 +37,7 @@ from appliance.store.boxes import BoxStore
 from appliance.store.cameras import CameraStore
 from appliance.store.database import Database
 from appliance.store.health_events import HealthEventStore
-from appliance.store.meter import DecodeStatus, Meter, Metric, MetricName
+from appliance.store.meter import Meter, Metric, MetricName
 from appliance.store.paths import evidence_folder
 from appliance.store.segments import SegmentStore
 from appliance.store.users import UserStore
@@ -47,6 +47,7 @@ from appliance.types import (
     BestView,
     CameraState,
     Decision,
+    DecodeStatus,
     Event,
     FrameBoxes,
     HealthEvent,
