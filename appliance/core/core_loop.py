@@ -15,7 +15,6 @@ from appliance.base.errors import StoreUnavailable
 from appliance.core.core_settings import CameraContext, CoreSettings, CoreStores
 from appliance.core.site_faults import LastingFaults
 from appliance.router.escalation_planner import ApiEscalation, RequestAnswer
-from appliance.store.alert_rows import alert_of
 from appliance.store.meter import Meter, Metric, MetricName
 from appliance.store.write_backlog import WriteBacklog
 from appliance.types import (
@@ -286,8 +285,7 @@ class LateEscalations:
         for row in rechecked:
             chance = max(row.inputs.chance, row.confidence) if row.rechecked != "unsure" else row.inputs.chance
             known = replace(row.inputs, rechecked=row.rechecked, chance=chance)
-            camera = settings.cameras.get(row.alert.camera)
-            alert = alert_of(row.alert)
+            alert, camera = row.alert, settings.cameras.get(row.alert.camera)
             plan = camera.planner.reconsider(alert, row.event, known, self._clock.now()) if camera else None
             self._backlog.write(partial(self._stores.decisions.note_recheck, row.id, known))
             if plan is None or plan.escalation is None:
@@ -307,10 +305,10 @@ class LateEscalations:
             return RequestAnswer(False, str(error))
         if found is None:
             return RequestAnswer(False, "there is no such alert, or what made it is not kept any more")
-        asked = _ASKED.get(found.alert.delivery or "")
+        asked = _ASKED.get(found.delivery or "")
         if asked:
             return RequestAnswer(False, asked)
-        camera, alert, now = settings.cameras.get(found.alert.camera), alert_of(found.alert), self._clock.now()
+        camera, alert, now = settings.cameras.get(found.alert.camera), found.alert, self._clock.now()
         if camera is None:
             return RequestAnswer(False, "its camera is not watched any more")
         plan = camera.planner.reconsider(alert, found.event, found.inputs, now, requested=True)
