@@ -15,8 +15,7 @@ from appliance.base.errors import StoreUnavailable
 from appliance.core.core_settings import CameraContext, CoreSettings, CoreStores
 from appliance.core.site_faults import LastingFaults
 from appliance.router.escalation_planner import ApiEscalation, RequestAnswer
-from appliance.store.alert_rows import alert_of
-from appliance.store.meter import DecodeStatus, Meter, Metric, MetricName
+from appliance.store.meter import Meter, Metric, MetricName
 from appliance.store.write_backlog import WriteBacklog
 from appliance.types import (
     AGE_EDGES_MS,
@@ -242,34 +241,26 @@ class Core:
 
 
 def _meter(meter: Meter, message: CameraMeter) -> None:
+    detect = message.detect
     counted = {
         Metric(MetricName.CAMERA_BYTES, "" if message.exact else "estimated"): message.received,
         Metric(MetricName.DETECT_BYTES): message.detect_received,
         Metric(MetricName.PACKETS): message.packets,
-        Metric(MetricName.DECODED): message.decoded,
-        Metric(MetricName.SKIPPED): message.skipped,
-        Metric(MetricName.EXAMINED): message.examined,
-        Metric(MetricName.UNEXAMINED): message.unexamined,
+        Metric(MetricName.DECODED): detect.decoded,
+        Metric(MetricName.SKIPPED): detect.skipped,
+        Metric(MetricName.EXAMINED): detect.examined,
+        Metric(MetricName.UNEXAMINED): detect.unexamined,
         Metric(MetricName.RECONNECTS): message.reconnects,
         Metric(MetricName.UNRECORDED): message.unrecorded,
-        Metric(MetricName.RETRIED): message.retried,
-        Metric(MetricName.DECODER_FAILED): message.decoder_failures,
+        Metric(MetricName.RETRIED): detect.retries,
+        Metric(MetricName.DECODER_FAILED): detect.decoder_failures,
     }
-    counted |= {Metric(MetricName.UNEXAMINED, reason): count for reason, count in message.why.items()}
+    counted |= {Metric(MetricName.UNEXAMINED, reason): count for reason, count in detect.dropped.items()}
     edges = (*map(str, AGE_EDGES_MS), "more", "sum")
-    counted |= {Metric(MetricName.FRAME_AGE_MS, edge): count for edge, count in zip(edges, message.ages, strict=False)}
+    counted |= {Metric(MetricName.FRAME_AGE_MS, edge): count for edge, count in zip(edges, detect.ages, strict=False)}
     for metric, amount in counted.items():
         meter.add(message.camera, metric, amount)
-    if message.decoding is not None:
-        now = DecodeStatus(
-            message.decoding,
-            message.decoding_reason,
-            message.behind_s,
-            message.promised_fps,
-            message.examined_fps,
-            message.decoder,
-        )
-        meter.note(message.camera, now)
+    meter.note(message.camera, message.decoding)
 
 
 class LateEscalations:
@@ -294,8 +285,7 @@ class LateEscalations:
         for row in rechecked:
             chance = max(row.inputs.chance, row.confidence) if row.rechecked != "unsure" else row.inputs.chance
             known = replace(row.inputs, rechecked=row.rechecked, chance=chance)
-            camera = settings.cameras.get(row.alert.camera)
-            alert = alert_of(row.alert)
+            alert, camera = row.alert, settings.cameras.get(row.alert.camera)
             plan = camera.planner.reconsider(alert, row.event, known, self._clock.now()) if camera else None
             self._backlog.write(partial(self._stores.decisions.note_recheck, row.id, known))
             if plan is None or plan.escalation is None:
@@ -315,10 +305,10 @@ class LateEscalations:
             return RequestAnswer(False, str(error))
         if found is None:
             return RequestAnswer(False, "there is no such alert, or what made it is not kept any more")
-        asked = _ASKED.get(found.alert.delivery or "")
+        asked = _ASKED.get(found.delivery or "")
         if asked:
             return RequestAnswer(False, asked)
-        camera, alert, now = settings.cameras.get(found.alert.camera), alert_of(found.alert), self._clock.now()
+        camera, alert, now = settings.cameras.get(found.alert.camera), found.alert, self._clock.now()
         if camera is None:
             return RequestAnswer(False, "its camera is not watched any more")
         plan = camera.planner.reconsider(alert, found.event, found.inputs, now, requested=True)

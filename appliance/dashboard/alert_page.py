@@ -20,12 +20,12 @@ from appliance.dashboard.health_api import HealthReader
 from appliance.dashboard.scenarios_api import Exporter
 from appliance.dashboard.schemas import DELETE_REASON_LENGTH_MAX, NOTE_LENGTH_MAX, AlertItem, EvidenceItem
 from appliance.dashboard.settings_api import Settings
-from appliance.store.alert_rows import AlertRow, EvidenceRow
+from appliance.store.alert_rows import EvidenceRow
 from appliance.store.alerts import AlertDetail
 from appliance.store.boxes import BoxStore
 from appliance.store.decisions import DecisionRow
 from appliance.store.escalations import EscalationRow
-from appliance.types import HEALTH_TITLES, Event
+from appliance.types import HEALTH_TITLES, Alert, Event
 from appliance.web.routes import RouteList, provided
 from appliance.web.templating import percent, score
 from appliance.web.texts import tell
@@ -105,27 +105,28 @@ class AlertPageView:
 
     def values(self, detail: AlertDetail, now: float) -> dict[str, Any]:
         """Return the variables of the template. now: UTC seconds."""
-        row, escalation = detail.alert, detail.escalation
+        row, alert, escalation = detail.row, detail.alert, detail.escalation
         clip, boxes = detail.piece("clip"), detail.piece("boxes")
-        start, end = self._shown_time(row, clip, now)
+        start, end = self._shown_time(alert, clip, now)
         verdict = detail.verdict.body if detail.verdict else None
-        events = [_event_line(event, row, start, end) for event in detail.events]
-        newer, older = self._alerts.neighbours(row)
+        events = [_event_line(event, alert, start, end) for event in detail.events]
+        deleted_t = row.reviewed.deleted_t
+        newer, older = self._alerts.neighbours(alert)
         return {
             "alert": AlertItem.of(row),
             "newer": newer,
             "older": older,
             "clip": clip,
-            "best": row.best,
+            "best": alert.best,
             "still": detail.piece("still"),
             "boxes": boxes,
             "boxes_url": EvidenceItem.of(boxes).url if boxes else None,
             "clip_text": _clip_text(clip),
             "life_start": start,
             "life_end": end,
-            "alert_from": _percent(row.t_start, start, end),
-            "alert_width": _percent(row.t_end or end, start, end) - _percent(row.t_start, start, end),
-            "tracks": self._track_bars(row, start, end),
+            "alert_from": _percent(alert.t_start, start, end),
+            "alert_width": _percent(alert.t_end or end, start, end) - _percent(alert.t_start, start, end),
+            "tracks": self._track_bars(alert, start, end),
             "tracks_shown": TRACKS_SHOWN,
             "events": events,
             "event_groups": _grouped(events) if len(events) > EVENTS_SHOWN else None,
@@ -135,30 +136,30 @@ class AlertPageView:
             "answer_s": detail.verdict.applied_t - escalation.times.created_t if detail.verdict and escalation else 0.0,
             "delivery": escalation,
             "steps": _steps(detail) if escalation else (),
-            "notices": self._alerts.notices(row.id),
+            "notices": self._alerts.notices(alert.id),
             "end_texts": _END_TEXTS,
-            "waiting_text": self._waiting_text(row, escalation, detail.decision),
+            "waiting_text": self._waiting_text(alert, escalation, detail.decision),
             "second_look": detail.recheck,
             "changes": detail.changes,
             "delete_reason_length_max": DELETE_REASON_LENGTH_MAX,
-            "undo_until": None if row.deleted_t is None else row.deleted_t + self._alerts.undo_s,
+            "undo_until": None if deleted_t is None else deleted_t + self._alerts.undo_s,
             "can_escalate": self._probes.escalate is not None
-            and row.deleted_t is None
-            and row.verdict is None
-            and row.delivery in {None, "deferred"},
+            and deleted_t is None
+            and row.judged.verdict is None
+            and row.judged.delivery in {None, "deferred"},
             "undo_s": self._alerts.undo_s,
-            "undo": row.deleted_t is not None and now < row.deleted_t + self._alerts.undo_s,
+            "undo": deleted_t is not None and now < deleted_t + self._alerts.undo_s,
             "note_length_max": NOTE_LENGTH_MAX,
         }
 
-    def _waiting_text(self, row: AlertRow, escalation: EscalationRow | None, decision: DecisionRow | None) -> str:
+    def _waiting_text(self, alert: Alert, escalation: EscalationRow | None, decision: DecisionRow | None) -> str:
         """Return what holds until there is a verdict, and what is wrong meanwhile, in the language of the request.
 
         The fault may be here, on the way, or in the cloud.
         """
         if escalation is None:
             return " ".join(map(tell, ("Not asked: this alert was settled on the appliance.", *_edge_texts(decision))))
-        texts = [f"Unverified: the appliance saw it ({score(row.score)} sure).", _DELIVERY_TEXTS[escalation.state]]
+        texts = [f"Unverified: the appliance saw it ({score(alert.score)} sure).", _DELIVERY_TEXTS[escalation.state]]
         if decision is not None and decision.flagged:
             texts.append(f"Until then this stands{_certainty_text(decision)}: {decision.flagged}.")
         link = self._probes.link() if self._probes.link is not None else None
@@ -168,28 +169,28 @@ class AlertPageView:
             texts.append("The cloud cannot be reached now.")
         elif link is not None and link.breaker != "closed":
             texts.append("The cloud does not answer now.")
-        faults = sorted({event.kind for event in self._health.open(row.camera)})
+        faults = sorted({event.kind for event in self._health.open(alert.camera)})
         if faults:
             named = ", ".join(tell(HEALTH_TITLES[kind]) for kind in faults)
             texts.append(f"The appliance itself is not well: {named}.")
         return " ".join(map(tell, texts))
 
-    def _shown_time(self, row: AlertRow, clip: EvidenceRow | None, now: float) -> tuple[float, float]:
+    def _shown_time(self, alert: Alert, clip: EvidenceRow | None, now: float) -> tuple[float, float]:
         """Return the time that the page shows: the clip's, or the alert's with its roll while there is no clip."""
         if clip is not None and clip.state == "ready":
             return clip.t_start, clip.t_end
-        return row.t_start - self._roll.pre_roll_s, (row.t_end or now) + self._roll.post_roll_s
+        return alert.t_start - self._roll.pre_roll_s, (alert.t_end or now) + self._roll.post_roll_s
 
-    def _track_bars(self, row: AlertRow, start: float, end: float) -> list[TrackBar]:
-        seen: dict[int, list[float]] = {track: [] for track in row.tracks}
-        for frame in self._boxes.span(row.camera, start, end, run=row.run or None):
+    def _track_bars(self, alert: Alert, start: float, end: float) -> list[TrackBar]:
+        seen: dict[int, list[float]] = {track: [] for track in alert.tracks}
+        for frame in self._boxes.span(alert.camera, start, end, run=alert.run or None):
             for each in frame.objects:
                 if each.track in seen:
                     seen[each.track].append(frame.t)
         bars = []
         for track, times in seen.items():
-            x = _percent(min(times, default=row.t_start), start, end)
-            width = _percent(max(times, default=row.t_end or end), start, end) - x
+            x = _percent(min(times, default=alert.t_start), start, end)
+            width = _percent(max(times, default=alert.t_end or end), start, end) - x
             bars.append(TrackBar(track, x, max(0.5, width), track % COLOURS))
         return bars
 
@@ -217,8 +218,8 @@ def _certainty_text(decision: DecisionRow) -> str:
     return f" ({score(decision.certainty)} sure)" if decision.edge else ""
 
 
-def _event_line(event: Event, row: AlertRow, start: float, end: float) -> EventLine:
-    line = row.tracks.index(event.track) if event.track in row.tracks else 0
+def _event_line(event: Event, alert: Alert, start: float, end: float) -> EventLine:
+    line = alert.tracks.index(event.track) if event.track in alert.tracks else 0
     words, same = _event_text(event, f" {event.track}"), _event_text(event, "")
     return EventLine(event.t, words, same, event.track % COLOURS, _percent(event.t, start, end), line)
 
@@ -269,7 +270,7 @@ def alert_page(
     """Return the page of one alert: evidence, tracks, verdict, review."""
     detail = alerts.detail(alert_id)
     learnt = []
-    if detail.alert.review == "false_alarm" and settings.is_editable and may("GET", "/cameras/{name}/edit"):
+    if detail.row.reviewed.review == "false_alarm" and settings.is_editable and may("GET", "/cameras/{name}/edit"):
         learnt = [each for each in alarms.proposals(detail.alert.camera) if alert_id in each.alarms]
     keep = scenarios_api.panel(exporter, detail)
     missed = missed_people(db, detail.alert.camera)

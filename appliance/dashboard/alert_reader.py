@@ -14,14 +14,14 @@ from pydantic import BaseModel, Field
 from appliance.base.clock import Clock, day_bounds, parse_moment
 from appliance.base.errors import StoreError, UsageError
 from appliance.dashboard.schemas import AlertFull, AlertItem, ApiModel
-from appliance.store.alert_rows import AlertRow, EvidenceRow, Standing
+from appliance.store.alert_rows import EvidenceRow, Standing
 from appliance.store.alert_search import AlertQuery, ReviewFilter, VerdictFilter
 from appliance.store.alerts import AlertCounts, AlertCursor, AlertDetail, AlertStore
 from appliance.store.database import Database
 from appliance.store.notices import NoticeRow, NoticeState, NoticeStore
 from appliance.store.paths import EVIDENCE, inside
 from appliance.store.users import USERS_MAX
-from appliance.types import Severity
+from appliance.types import Alert, Severity
 from appliance.web.problems import Problem
 from appliance.web.routes import provided
 from appliance.web.visitor import visitor
@@ -231,7 +231,7 @@ class AlertReader:
         rows = self._alerts.page(cursor_of(before), limit + 1, query)
         older = None
         if len(rows) > limit:
-            last = rows[limit - 1]
+            last = rows[limit - 1].alert
             older = {**wanted.query, "before": f"{last.t_start!r}~{last.id}"}
         return [AlertItem.of(row) for row in rows[:limit]], older
 
@@ -255,12 +255,12 @@ class AlertReader:
         now = self._clock.now()
         return [NoticeItem.of(row, now) for row in self._notices.of(alert_id)]
 
-    def neighbours(self, row: AlertRow) -> tuple[str | None, str | None]:
+    def neighbours(self, alert: Alert) -> tuple[str | None, str | None]:
         """Return the pages of the next newer and the next older alert; None: there is none."""
         mine = visitor().cameras
-        older = self._alerts.page(AlertCursor.after(row), 1, AlertQuery(cameras=mine))
-        newer = self._alerts.newer_id(row, mine)
-        return newer and _page_of(newer), _page_of(older[0].id) if older else None
+        older = self._alerts.page(AlertCursor.after(alert), 1, AlertQuery(cameras=mine))
+        newer = self._alerts.newer_id(alert, mine)
+        return newer and _page_of(newer), _page_of(older[0].alert.id) if older else None
 
     def clip(self, alert_id: str) -> Path:
         """Return the file of an alert's clip. Raise Problem if there is none."""

@@ -56,7 +56,7 @@ class AlertReviewer:
     def review(self, alert_id: str, change: ReviewChange) -> AlertItem:
         """Write a person's review of an alert. Raises Problem when there is none."""
         self._reviews.review(self._mine([alert_id]), change.review, self._clock.now(), visitor().name)
-        return AlertItem.of(self._reader.detail(alert_id).alert)
+        return AlertItem.of(self._reader.detail(alert_id).row)
 
     def review_many(self, change: BulkReview) -> BulkResult:
         """Write a person's review of several alerts, all at once; those of cameras that are not theirs are missing."""
@@ -77,7 +77,7 @@ class AlertReviewer:
     def note(self, alert_id: str, change: NoteChange) -> AlertItem:
         """Replace the note of an alert. Raises Problem when there is none."""
         self._reviews.note(alert_id, change.note.strip(), self._clock.now(), visitor().name)
-        return AlertItem.of(self._reader.detail(alert_id).alert)
+        return AlertItem.of(self._reader.detail(alert_id).row)
 
     def _mine(self, ids: Sequence[str]) -> Sequence[str]:
         """Those of the cameras that the visitor may see, with the rest of their incidents."""
@@ -87,10 +87,10 @@ class AlertReviewer:
     def escalated(self, alert_id: str, why: str) -> AlertItem:
         """Note that a person had an alert escalated. Raises Problem when there is none."""
         self._reviews.escalated(alert_id, why, self._clock.now(), visitor().name)
-        return AlertItem.of(self._reader.detail(alert_id).alert)
+        return AlertItem.of(self._reader.detail(alert_id).row)
 
     def _result(self, wanted: Sequence[str], found: Sequence[str], refused: Sequence[str] = ()) -> BulkResult:
-        rows = [self._reader.detail(each).alert for each in found if each in wanted]
+        rows = [self._reader.detail(each).row for each in found if each in wanted]
         return BulkResult(
             alerts=[AlertItem.of(row) for row in rows],
             missing=[each for each in dict.fromkeys(wanted) if each not in {*found, *refused}],

@@ -112,7 +112,7 @@ def alerts_page(
 @router.get("/fragments/alerts/{alert_id}")
 def one_card(templates: TemplatesPart, alerts: AlertsPart, wanted: AlertFilterPart, alert_id: str) -> Response:
     """Return one card of the list, as the list would show it; 204 if the filter leaves it out."""
-    row = alerts.detail(alert_id).alert
+    row = alerts.detail(alert_id).row
     if not alerts.is_listed(alert_id, wanted):
         return Response(status_code=204)
     return templates.page("card.html", alert=AlertItem.of(row))

@@ -29,7 +29,6 @@ from appliance.evidence.privacy import clip_redaction
 from appliance.media.recorded import PERCENT, ClipFile, ClipRedaction, RecordedSegment, progress_path
 from appliance.media.recording_reader import RecordingReader
 from appliance.sandbox.sandbox import SandboxError
-from appliance.store.alert_rows import AlertRow
 from appliance.store.alert_search import AlertQuery
 from appliance.store.alerts import AlertDetail, AlertStore
 from appliance.store.boxes import BoxStore, kept_boxes
@@ -37,6 +36,7 @@ from appliance.store.database import Database
 from appliance.store.exports import ExportRow, ExportStore, Hide
 from appliance.store.paths import EVIDENCE, EXPORTS, SEGMENTS, inside
 from appliance.store.segments import SegmentStore
+from appliance.types import Alert
 from appliance.web.templating import Templates
 
 logger = logging.getLogger(__name__)
@@ -210,11 +210,11 @@ class ClipExporter:
             raise EvidenceError("the camera is no longer in the site file, which says what is masked")
         return clip_redaction(camera, row.hide, frames, own)
 
-    def _alerts_of(self, row: ExportRow) -> list[AlertRow]:
+    def _alerts_of(self, row: ExportRow) -> list[Alert]:
         wanted = AlertQuery(camera=row.camera, from_t=row.t_start - SPAN_S_MAX, to_t=row.t_end)
         return [
-            each for each in self._alerts.page(None, ALERTS_MAX, wanted)
-            if each.t_end is None or each.t_end >= row.t_start
+            each.alert for each in self._alerts.page(None, ALERTS_MAX, wanted)
+            if each.alert.t_end is None or each.alert.t_end >= row.t_start
         ]  # fmt: skip
 
 

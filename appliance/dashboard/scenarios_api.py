@@ -217,7 +217,7 @@ def panel(exporter: ScenarioExporter, detail: AlertDetail) -> dict[str, object]:
     if stored is not None:
         state = f"kept {stored.name} {stored.card.proof if stored.card else ''}"
     else:
-        state = "lasts" if detail.alert.t_end is None else detail.alert.review or "open"
+        state = "lasts" if detail.alert.t_end is None else detail.row.reviewed.review or "open"
     return {
         "state": state,
         "kept": None if stored is None else ScenarioItem.of(stored),

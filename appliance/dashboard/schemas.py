@@ -121,17 +121,20 @@ class AlertItem(ApiModel):
 
     @classmethod
     def of(cls, row: AlertRow) -> AlertItem:
-        evidence = f"{API}/alerts/{quote(row.id, safe='')}/evidence"
+        alert, still, clip = row.alert, row.evidence.still, row.evidence.clip
+        page = f"/alerts/{quote(alert.id, safe='')}"
         parts = tuple(
             IncidentPartItem(id=each.id, camera=each.camera, page=f"/alerts/{quote(each.id, safe='')}")
             for each in row.parts
             if visitor().sees(each.camera)
         )
         return cls.of_row(
-            row, parts=parts, title=title_of(row.labels, row.first_event), best_box=row.best.box if row.best else None,
-            still=f"{evidence}/still.jpg" if row.still == "ready" else None, still_state=row.still,
-            clip=f"{evidence}/clip.mp4" if row.clip == "ready" else None,
-            page=f"/alerts/{quote(row.id, safe='')}", camera_page=f"/cameras/{quote(row.camera, safe='')}",
+            alert, **asdict(row.judged), **asdict(row.reviewed), standing=row.judged.standing,
+            title=title_of(alert.labels, row.first_event), best_box=alert.best.box if alert.best else None,
+            still=f"{API}{page}/evidence/still.jpg" if still == "ready" else None, still_state=still,
+            still_box=row.evidence.still_box, clip=f"{API}{page}/evidence/clip.mp4" if clip == "ready" else None,
+            page=page, camera_page=f"/cameras/{quote(alert.camera, safe='')}",
+            incident=row.incident, parts=parts, rev=row.rev,
         )  # fmt: skip
 
 
@@ -312,7 +315,7 @@ class AlertFull(ApiModel):
         escalation, verdict, recheck = detail.escalation, detail.verdict, detail.recheck
         superseded = verdict is not None and verdict.body.kind in CONFIRMING_KINDS
         return cls(
-            alert=AlertItem.of(detail.alert),
+            alert=AlertItem.of(detail.row),
             events=[EventItem.model_validate(event) for event in detail.events],
             evidence=[EvidenceItem.of(row) for row in detail.evidence],
             delivery=DeliveryItem.of(escalation, detail.steps) if escalation else None,

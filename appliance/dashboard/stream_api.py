@@ -252,7 +252,7 @@ def changes_of(
             if row.rev <= end
         ]
         found += [
-            StreamEvent("alert", row.rev, AlertItem.of(replace(row, parts=())).model_dump_json(), row.camera)
+            StreamEvent("alert", row.rev, AlertItem.of(replace(row, parts=())).model_dump_json(), row.alert.camera)
             for row in rows
             if row.rev <= end
         ]

@@ -24,7 +24,7 @@ from appliance.media.recorded import ClipFile, FrameImage, FrameImages, ImageOrd
 from appliance.store.alert_rows import AlertRow, EvidenceKind, EvidenceRow, EvidenceStore
 from appliance.store.boxes import SPAN_ROWS_MAX, BoxStore
 from appliance.store.paths import evidence_folder
-from appliance.types import SCHEMA, BestView, TrackedObject
+from appliance.types import SCHEMA, Alert, BestView, TrackedObject
 
 logger = logging.getLogger(__name__)
 
@@ -61,12 +61,13 @@ class AlertStillMaker:
         self.made_with_others = 0  # stills from the decode that an escalation needed anyway
 
     @staticmethod
-    def key(alert: AlertRow) -> str:
+    def key(alert: Alert) -> str:
         """Under which the retries of this alert's still are tracked."""
         return f"still {alert.id}"
 
-    def make(self, alert: AlertRow) -> Outcome:
+    def make(self, row: AlertRow) -> Outcome:
         """Cut the still, or cut it again when the alert has a better view than the still shows. Raises StoreError."""
+        alert = row.alert
         known, view = self._outdated(alert), alert.best
         if known is None:
             return "nothing"
@@ -93,7 +94,7 @@ class AlertStillMaker:
         self._evidence.put(EvidenceRow(alert=alert.id, kind="still", state="missing", reason=str(problem)))
         return "missing"
 
-    def order(self, alert: AlertRow) -> tuple[float, list[ImageOrder]] | None:
+    def order(self, alert: Alert) -> tuple[float, list[ImageOrder]] | None:
         """Return the time and the images of a still that can be made now; None: none is due.
 
         A caller that decodes other frames of the alert makes these images with them (`write`).
@@ -103,12 +104,12 @@ class AlertStillMaker:
             return None
         return t, _orders(alert.best)
 
-    def write(self, alert: AlertRow, still: FrameImages) -> None:
+    def write(self, alert: Alert, still: FrameImages) -> None:
         """Write the images of `order`. Raise EvidenceError, StoreError."""
         self._evidence.put(*self._write_images(alert, alert.best, _sound(still)))
         self.made_with_others += 1
 
-    def _outdated(self, alert: AlertRow) -> EvidenceRow | None:
+    def _outdated(self, alert: Alert) -> EvidenceRow | None:
         """Return the row of a still that waits, or shows a worse view than the alert has; None: it is up to date.
 
         While the alert lasts, nearly each frame is a better view: the still is replaced every BETTER_EVERY_S.
@@ -125,7 +126,7 @@ class AlertStillMaker:
         is_due = alert.t_end is not None or view.t >= known.t_start + BETTER_EVERY_S
         return known if is_better and is_due else None
 
-    def _make_stand_in(self, alert: AlertRow, known: EvidenceRow, t: float) -> bool:
+    def _make_stand_in(self, alert: Alert, known: EvidenceRow, t: float) -> bool:
         """Cut the nearest recorded frame instead; False: there is none, or it is cut already."""
         if known.state != "waiting":
             return False
@@ -140,7 +141,7 @@ class AlertStillMaker:
             return True
         return False
 
-    def _stand_ins(self, alert: AlertRow, t: float) -> list[BestView]:
+    def _stand_ins(self, alert: Alert, t: float) -> list[BestView]:
         """Return recorded views of the alert's tracks, the nearest first."""
         seen = self._boxes.span(alert.camera, t - STAND_IN_S_MAX, t + STAND_IN_S_MAX, run=alert.run or None)
         views = [
@@ -158,14 +159,14 @@ class AlertStillMaker:
         return _sound(self._recording.reader.images(segments, [(t, _orders(view))])[0])
 
     def _write_images(
-        self, alert: AlertRow, view: BestView | None, still: FrameImages, reason: str = ""
+        self, alert: Alert, view: BestView | None, still: FrameImages, reason: str = ""
     ) -> list[EvidenceRow]:
         whole, *crops = still.images
         rows = [self._write(alert, "still", still.t, whole, view, reason)]
         return rows + [self._write(alert, "crop", still.t, each, None) for each in crops]
 
     def _write(
-        self, alert: AlertRow, kind: EvidenceKind, t: float, image: FrameImage, view: BestView | None, reason: str = ""
+        self, alert: Alert, kind: EvidenceKind, t: float, image: FrameImage, view: BestView | None, reason: str = ""
     ) -> EvidenceRow:
         path = f"{evidence_folder(alert.id)}/{kind}.jpg"
         written = write_file(self._root / path, image.data)
@@ -209,13 +210,14 @@ class AlertClipMaker:
         self._retries = retries
 
     @staticmethod
-    def key(alert: AlertRow) -> str:
+    def key(alert: Alert) -> str:
         """Under which the retries of this alert's clip are tracked, from the alert's end on."""
         return f"clip {alert.id}"
 
-    def make(self, alert: AlertRow) -> Outcome:
+    def make(self, row: AlertRow) -> Outcome:
         """Cut the clip once the alert has ended and its post-roll is on disk or will never be. Raise StoreError."""
-        if alert.t_end is None or alert.clip != "waiting":
+        alert = row.alert
+        if alert.t_end is None or row.evidence.clip != "waiting":
             return "nothing"
         t0, t1 = alert.t_start - self._settings.pre_roll_s, alert.t_end + self._settings.post_roll_s
         age_s = self._retries.age_s(self.key(alert))
@@ -242,14 +244,14 @@ class AlertClipMaker:
         newest = self._boxes.latest(camera)
         return age_s >= BOXES_WAIT_S or (newest is not None and newest.t >= t1)
 
-    def _cut(self, alert: AlertRow, t0: float, t1: float) -> list[EvidenceRow]:
+    def _cut(self, alert: Alert, t0: float, t1: float) -> list[EvidenceRow]:
         hold_t = alert.t_start if alert.best is None else alert.best.t
         path = f"{evidence_folder(alert.id)}/clip.mp4"
         segments = self._recording.segments(alert.camera, t0, t1)
         clip = self._recording.reader.clip(segments, t0, t1, self._root / path, hold_t=hold_t, sound=True)
         return [clip_row(alert.id, path, clip), self._box_path(alert, clip.t_start, clip.t_end, clip.size)]
 
-    def _go_without(self, alert: AlertRow, t0: float, t1: float, reason: str) -> Outcome:
+    def _go_without(self, alert: Alert, t0: float, t1: float, reason: str) -> Outcome:
         """Record why there is no clip; the box path is kept all the same."""
         if self._recording.is_disabled(alert.camera):
             reason = self._recording.missing_reason(alert.camera)
@@ -261,7 +263,7 @@ class AlertClipMaker:
         self._evidence.put(EvidenceRow(alert=alert.id, kind="clip", state="missing", reason=reason), path)
         return "missing"
 
-    def _box_path(self, alert: AlertRow, t0: float, t1: float, size: tuple[int, int]) -> EvidenceRow:
+    def _box_path(self, alert: Alert, t0: float, t1: float, size: tuple[int, int]) -> EvidenceRow:
         """Write boxes.json: the examined frames of t0..t1, so that the boxes table may be thinned out."""
         frames = [each for each in self._boxes.span(alert.camera, t0, t1) if each.looked]
         path = f"{evidence_folder(alert.id)}/boxes.json"

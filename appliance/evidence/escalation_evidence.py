@@ -256,7 +256,7 @@ class EscalationEvidenceMaker:
             return "nothing"
         if job.plan is FACTS_ONLY and escalation.step:
             return self._close_unsure(job, "this site sends no pictures")
-        if job.detail.alert.audit and escalation.step:
+        if job.detail.row.audit and escalation.step:
             return self._close_unsure(job, "an audit sends one picture and no more")
         if escalation.need == "clip" and not job.plan.clip:
             return self._close_unsure(job, "this camera sends no clips: its pictures are veiled")
@@ -276,7 +276,7 @@ class EscalationEvidenceMaker:
         chosen = plan_evidence(
             escalation.evidence or self._settings.first, escalation.need or None, escalation.step, clips=clips
         )
-        if detail.alert.audit:  # one frame, and no more of it
+        if detail.row.audit:  # one frame, and no more of it
             chosen = replace(chosen, can=())
         if self._image_free(escalation.camera):
             chosen = FACTS_ONLY

@@ -99,10 +99,10 @@ class EvidenceMaker:
         Raises StoreError; nothing is lost then, the items still wait.
         """
         escalations = self._escalations.waiting_for_evidence(WAITING_MAX)
-        alerts = self._evidence.waiting(WAITING_MAX)
-        self._is_waiting = bool(escalations or alerts)
+        rows = self._evidence.waiting(WAITING_MAX)
+        self._is_waiting = bool(escalations or rows)
         wanted = {self._for_escalations.key(each) for each in escalations}
-        wanted |= {maker.key(each) for each in alerts for maker in (self._stills, self._clips)}
+        wanted |= {maker.key(each.alert) for each in rows for maker in (self._stills, self._clips)}
         self._retries.keep(wanted)
         changed = 0
         for escalation in escalations:
@@ -116,8 +116,8 @@ class EvidenceMaker:
             if changed >= ITEMS_PER_RUN_MAX or self._stop.is_set():
                 return changed
         for maker in (self._stills, self._clips):
-            for alert in alerts:
-                changed += self._count(maker.make(alert))
+            for row in rows:
+                changed += self._count(maker.make(row))
                 if changed >= ITEMS_PER_RUN_MAX or self._stop.is_set():
                     return changed
         return changed

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from appliance.base.clock import Clock
 from appliance.config import CameraConfig
 from appliance.health.watchdog import CameraActivity, CameraWatchdog, DetectorActivity, InferenceRates, streams_apart_s
-from appliance.ingest.detect_stream import DetectCounts, DetectStream
+from appliance.ingest.detect_stream import DetectStream, DetectStreamCounts
 from appliance.ingest.file_source import FileSource
 from appliance.ingest.reconnecting_reader import READ_PAUSE_S_MAX, PacketSink, ReaderCounts, ReconnectingReader
 from appliance.ingest.recorder import SegmentRecorder
@@ -17,7 +17,7 @@ from appliance.ingest.rtsp_source import UNRESOLVED, RtspSource
 from appliance.ingest.socket_meter import LagFilter, SocketFinder
 from appliance.ingest.substream_ring import LiveRings
 from appliance.media.source import VideoSource
-from appliance.types import CameraMeter, CameraState, CameraStateName, Gap, HealthKind, IngestMessage
+from appliance.types import CameraMeter, CameraState, CameraStateName, DecodeStatus, Gap, HealthKind, IngestMessage
 
 Emit = Callable[[IngestMessage], None]
 MAIN_STREAM = "main"
@@ -68,7 +68,9 @@ class CameraStates:
         if reader == _reader_name(self._camera, MAIN_STREAM):
             self._emit(Gap(camera=self._camera, t_start=t_start, t_end=t_end, reason=reason))
 
-    def activity(self, readers: Mapping[str, ReaderCounts], detect: DetectCounts, *, lagging: bool) -> CameraActivity:
+    def activity(
+        self, readers: Mapping[str, ReaderCounts], detect: DetectStreamCounts, *, lagging: bool
+    ) -> CameraActivity:
         """For the watchdog."""
         packets = tuple(counts.packets for counts in readers.values())
         behind_s = (readers[role].behind_s if role in readers else None for role in (MAIN_STREAM, DETECT_STREAM))
@@ -95,9 +97,8 @@ class CameraTotals:
     """The counts of a camera since the start."""
 
     readers: Mapping[str, ReaderCounts]
-    detect: DetectCounts
+    detect: DetectStreamCounts  # packets that were late, and are recorded but not decoded, among `skipped`
     unrecorded: int  # packets that the recorder could not keep
-    lagged: int  # packets that were late, and are recorded but not decoded
 
 
 class CameraRunner:
@@ -238,11 +239,11 @@ class CameraRunner:
         )
 
     def _totals(self) -> CameraTotals:
+        detect = self._detect_stream.counts()
         return CameraTotals(
             readers={role: reader.counts() for role, reader in self._readers.items()},
-            detect=self._detect_stream.counts(),
+            detect=replace(detect, skipped=detect.skipped + self._lag_filter.skipped),
             unrecorded=self._recorder.lost if self._recorder is not None else 0,
-            lagged=self._lag_filter.skipped,
         )
 
     def _meter(self, before: CameraTotals, now: CameraTotals) -> CameraMeter:
@@ -255,23 +256,18 @@ class CameraRunner:
             received=sum(received.values()),
             exact=all(b.received.exact for _, b in readers),
             packets=sum(b.packets - a.packets for a, b in readers),
-            decoded=now.detect.decoded - before.detect.decoded,
-            examined=now.detect.examined - before.detect.examined,
-            unexamined=now.detect.unexamined - before.detect.unexamined,
             reconnects=sum(b.reconnects - a.reconnects for a, b in readers),
-            unrecorded=now.unrecorded - before.unrecorded,
-            skipped=now.detect.skipped - before.detect.skipped + now.lagged - before.lagged,
-            decoding=now.detect.decoding,
-            decoding_reason=LAGGING if self._lag_filter.is_lagging else now.detect.decoding_reason,
-            behind_s=round(self._lag_filter.take_worst_s(), 2),
-            why=now.detect.dropped_since(before.detect),
-            ages=now.detect.ages_since(before.detect),
-            retried=now.detect.retries - before.detect.retries,
-            promised_fps=None if rates is None else round(rates.promised, 2),
-            examined_fps=None if rates is None else round(rates.examined, 2),
-            decoder=now.detect.decoder,
-            decoder_failures=now.detect.decoder_failures - before.detect.decoder_failures,
             detect_received=received.get(DETECT_STREAM, 0) if MAIN_STREAM in received else 0,
+            unrecorded=now.unrecorded - before.unrecorded,
+            detect=now.detect.since(before.detect),
+            decoding=DecodeStatus(
+                now.detect.decoding,
+                LAGGING if self._lag_filter.is_lagging else now.detect.decoding_reason,
+                round(self._lag_filter.take_worst_s(), 2),
+                None if rates is None else round(rates.promised, 2),
+                None if rates is None else round(rates.examined, 2),
+                now.detect.decoder,
+            ),
         )
 
 

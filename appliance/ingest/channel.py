@@ -195,18 +195,11 @@ def _sum(a: CameraMeter, b: CameraMeter) -> CameraMeter:
         received=a.received + b.received,
         exact=a.exact and b.exact,
         packets=a.packets + b.packets,
-        decoded=a.decoded + b.decoded,
-        examined=a.examined + b.examined,
-        unexamined=a.unexamined + b.unexamined,
         reconnects=a.reconnects + b.reconnects,
-        unrecorded=a.unrecorded + b.unrecorded,
-        skipped=a.skipped + b.skipped,
-        why={reason: a.why.get(reason, 0) + b.why.get(reason, 0) for reason in {**a.why, **b.why}},
-        ages=tuple(map(sum, zip(a.ages, b.ages, strict=True))) if a.ages and b.ages else a.ages or b.ages,
-        retried=a.retried + b.retried,
         detect_received=a.detect_received + b.detect_received,
-        decoder_failures=a.decoder_failures + b.decoder_failures,
-        behind_s=max(a.behind_s, b.behind_s),
+        unrecorded=a.unrecorded + b.unrecorded,
+        detect=a.detect + b.detect,
+        decoding=replace(b.decoding, behind_s=max(a.decoding.behind_s, b.decoding.behind_s)),
     )
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from uuid import uuid4
 
 from appliance.analysis import decode_session
@@ -21,7 +21,7 @@ from appliance.inference.inference_worker import QueuedInference
 from appliance.ingest.camera_hardware import SOFTWARE, CameraHardware
 from appliance.media.decoder import DecodedFrame, Decoder
 from appliance.media.source import StreamInfo, VideoPacket
-from appliance.types import DecodeState, Detections, DropReason, FrameBoxes, HealthKind, StreamHeader
+from appliance.types import DecodeState, DetectCounts, Detections, DropReason, FrameBoxes, HealthKind, StreamHeader
 
 logger = logging.getLogger(__name__)
 
@@ -33,36 +33,20 @@ OnSession = Callable[[str, tuple[int, int]], None]
 """A session begins: its id, and the (width, height) of its frames."""
 
 
-@dataclass(frozen=True, slots=True)
-class DetectCounts:
-    """The counts of a detect stream since the start."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DetectStreamCounts(DetectCounts):
+    """The counts of a detect stream since the start, and how it decodes now."""
 
-    decoded: int
     damaged: int  # packets that could not be decoded
-    examined: int  # frames that the detector answered
-    unexamined: int  # frames that were due and got no answer
-    skipped: int = 0  # packets that were not decoded
     decoding: DecodeState = "everything"
     decoding_reason: str = ""
-    dropped: Mapping[DropReason, int] = field(default_factory=dict)  # `unexamined` by reason
-    ages: tuple[int, ...] = ()  # see `FrameAges.counts`
-    retries: int = 0  # inferences that were repeated
     decoder: str = SOFTWARE  # what decodes now: it, or a kind of hardware; "": nothing does
     decoder_fault: str = ""  # why the hardware that was asked for does not
-    decoder_failures: int = 0  # how often it has failed
 
     @property
     def crowded_out(self) -> int:
         """Frames that were due and not examined because the detector was busy; not those that it failed on."""
         return sum(self.dropped.get(reason, 0) for reason in ("newer", "capped", "late"))
-
-    def dropped_since(self, before: DetectCounts) -> dict[DropReason, int]:
-        """Return the new drops by reason; reasons without any are left out."""
-        found = {reason: count - before.dropped.get(reason, 0) for reason, count in self.dropped.items()}
-        return {reason: count for reason, count in found.items() if count}
-
-    def ages_since(self, before: DetectCounts) -> tuple[int, ...]:
-        return tuple(now - then for now, then in zip(self.ages, before.ages or (0,) * len(self.ages), strict=True))
 
 
 class DetectStream:
@@ -214,10 +198,10 @@ class DetectStream:
                 now = self._clock.monotonic()
                 self.ages.add(now - queued.arrived, now)
 
-    def counts(self) -> DetectCounts:
+    def counts(self) -> DetectStreamCounts:
         decoder, policy, dropped = self._decoder, self._analysis.decode_policy, self.queue.dropped()
         hardware = self._hardware
-        return DetectCounts(
+        return DetectStreamCounts(
             decoded=self._past_decoded + (decoder.decoded if decoder else 0),
             damaged=self._past_damaged + (decoder.damaged if decoder else 0),
             examined=self._examined,

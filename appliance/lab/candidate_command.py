@@ -39,7 +39,7 @@ from appliance.sandbox.sandbox import SandboxError
 from appliance.settings.site_editor import SiteEditor, SiteProposal, digest_of
 from appliance.store.alert_rows import AlertRow
 from appliance.store.archive import StorageArchive, settled_escalations
-from appliance.types import Decision, Event
+from appliance.types import Alert, Decision, Event
 from appliance.uplink.local_judge import JudgeChild
 from appliance.wire import Escalation
 
@@ -206,7 +206,7 @@ class SettingsProof:
     def _known_on(self, camera: str, call: JobCall) -> Iterator[Known]:
         """Yield what both settings raise on a camera's recording."""
         reviewed = self._archive.reviewed_alerts(camera)
-        spans = tuple(self._spans(camera, reviewed[:ALERTS_MAX]))
+        spans = tuple(self._spans(camera, [each.alert for each in reviewed[:ALERTS_MAX]]))
         if not spans:
             self._unread.append(f"{camera}: nothing is recorded")
             return
@@ -229,12 +229,12 @@ class SettingsProof:
                 self._differing.append(DifferingFrame(camera, shown["best_t"], labels, side))
             yield before is not None, after is not None, _truth_of(shown, reviewed)
 
-    def _spans(self, camera: str, reviewed: Sequence[AlertRow]) -> Iterator[TrialSpan]:
+    def _spans(self, camera: str, alerts: Sequence[Alert]) -> Iterator[TrialSpan]:
         recorded = self._archive.span(camera)
         if recorded is None:
             return
         newest = (max(recorded[0], recorded[1] - self._hours * 3600), recorded[1])
-        for t0, t1 in merged_spans([newest, *(around_alert(each.t_start, each.t_end) for each in reviewed)]):
+        for t0, t1 in merged_spans([newest, *(around_alert(each.t_start, each.t_end) for each in alerts)]):
             if rows := self._archive.segments(camera, t0, t1):
                 gaps = tuple(self._archive.gaps(camera, t0, t1))
                 yield TrialSpan(t0, t1, tuple(rows), gaps, local_weekday_minute(t0))
@@ -265,7 +265,10 @@ class SettingsProof:
         rules = PrivacyRules(self._then.site, self._then.cameras, local_weekday_minute)
         policy = PrivacyEgressPolicy(rules, self._then.cameras, self._events_of)
         child, now_t = JudgeChild(settings, SystemClock()), SystemClock().now()
-        reviews = {each.id: each.review for name in self._now.cameras for each in self._archive.reviewed_alerts(name)}
+        reviews = {
+            each.alert.id: each.reviewed.review
+            for name in self._now.cameras for each in self._archive.reviewed_alerts(name)
+        }  # fmt: skip
         settled = (each for each in settled_escalations(self._root, 0.0, now_t) if each.escalation.alert in reviews)
         is_other = settings != self._now.escalation.local_judge
         known = [each for each in settled if is_other or self._asked(each.escalation.body)]
@@ -321,7 +324,8 @@ def _truth_of(shown: dict[str, Any], reviewed: Sequence[AlertRow]) -> bool | Non
     near = [
         each
         for each in reviewed
-        if each.t_start - NEAR_S <= shown["t_end"] and shown["t_start"] <= (each.t_end or each.t_start) + NEAR_S
+        if each.alert.t_start - NEAR_S <= shown["t_end"]
+        and shown["t_start"] <= (each.alert.t_end or each.alert.t_start) + NEAR_S
     ]
-    found = min(near, key=lambda each: abs(each.t_start - shown["t_start"]), default=None)
-    return None if found is None else found.review == "reviewed"
+    found = min(near, key=lambda each: abs(each.alert.t_start - shown["t_start"]), default=None)
+    return None if found is None else found.reviewed.review == "reviewed"

@@ -156,6 +156,9 @@ def of_people(site_file: Path) -> Truth:
     answered: dict[str, Decision] = {}
     after: tuple[str, float, str] | None = None
     while page := archive.alerts(after, PAGE):
-        answered.update({row.id: DECISION_OF_REVIEW[row.review] for row in page if row.review is not None})
-        after = (page[-1].camera, page[-1].t_start, page[-1].id)
+        answered.update(
+            {row.alert.id: DECISION_OF_REVIEW[review] for row in page if (review := row.reviewed.review) is not None}
+        )
+        last = page[-1].alert
+        after = (last.camera, last.t_start, last.id)
     return lambda asked, verdict: answered.get(verdict.alert)

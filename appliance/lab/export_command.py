@@ -79,7 +79,7 @@ INCIDENT_GAP_S = 30.0
 class ChosenAlert:
     """An alert and the incident it belongs to, named after its first alert."""
 
-    alert: AlertRow
+    row: AlertRow
     incident: str
 
 
@@ -88,7 +88,7 @@ def every_alert(archive: StorageArchive, *, audited: bool = False) -> Iterator[A
     after: tuple[str, float, str] | None = None
     while rows := archive.alerts(after, PAGE, audited=audited):
         yield from rows
-        last = rows[-1]
+        last = rows[-1].alert
         after = (last.camera, last.t_start, last.id)
 
 
@@ -99,10 +99,11 @@ def incidents(rows: Iterable[AlertRow]) -> Iterator[ChosenAlert]:
     """
     camera, until, incident = "", float("-inf"), ""
     for row in rows:
-        if row.camera != camera or row.t_start - until > INCIDENT_GAP_S:
-            camera, until, incident = row.camera, float("-inf"), row.id
-        until = max(until, row.t_start if row.t_end is None else row.t_end)
-        yield ChosenAlert(alert=row, incident=incident)
+        alert = row.alert
+        if alert.camera != camera or alert.t_start - until > INCIDENT_GAP_S:
+            camera, until, incident = alert.camera, float("-inf"), alert.id
+        until = max(until, alert.t_start if alert.t_end is None else alert.t_end)
+        yield ChosenAlert(row=row, incident=incident)
 
 
 def split_of(incident: str, share: float) -> Split:
@@ -177,43 +178,44 @@ class Exporter:
         """Return the reviewed alerts of the selection, and audited frames that may teach; the others are counted."""
         settings = self._settings
         audited = every_alert(self._archive, audited=True) if self._training else ()
-        frames = (ChosenAlert(alert=row, incident=row.id) for row in audited)
+        frames = (ChosenAlert(row=row, incident=row.alert.id) for row in audited)
         for each in itertools.chain(incidents(every_alert(self._archive)), frames):
-            alert = each.alert
+            alert = each.row.alert
             if settings.cameras is not None and alert.camera not in settings.cameras:
                 continue
             if alert.t_start < (settings.t_from or float("-inf")) or alert.t_start >= (settings.t_to or float("inf")):
                 continue
             if self._training and alert.camera not in self._consenting:
                 self._skipped[NO_CONSENT] += 1
-            elif self._answer(alert) not in _REVIEWS or (self._training and alert.deleted_t is not None):
+            elif self._answer(each.row) not in _REVIEWS or (self._training and each.row.reviewed.deleted_t is not None):
                 self._skipped[NOT_REVIEWED] += 1
             elif alert.t_end is None:
                 self._skipped[STILL_OPEN] += 1
             else:
                 yield each
 
-    def _answer(self, alert: AlertRow) -> Review | None:
-        return answer_of(alert) if self._training else alert.review
+    def _answer(self, row: AlertRow) -> Review | None:
+        return answer_of(row) if self._training else row.reviewed.review
 
     def _export(self, chosen: ChosenAlert) -> ExportedAlert:
-        name = evidence_folder(chosen.alert.id).rpartition("/")[2]
+        row, alert_id = chosen.row, chosen.row.alert.id
+        name = evidence_folder(alert_id).rpartition("/")[2]
         before = self._folder.noted(name)
-        by = answerer_of(chosen.alert) if self._training else ""
-        if before and before.samples and (before.review, before.answered_by) == (self._answer(chosen.alert), by):
+        by = answerer_of(row) if self._training else ""
+        if before and before.samples and (before.review, before.answered_by) == (self._answer(row), by):
             self._reused += 1
             return before
         self.must_have_room()
-        detail = self._archive.alert(chosen.alert.id)
-        if detail is None or self._answer(detail.alert) is None:
-            raise UsageError(f"alert {chosen.alert.id} was changed meanwhile: run the same command again")
+        detail = self._archive.alert(alert_id)
+        if detail is None or self._answer(detail.row) is None:
+            raise UsageError(f"alert {alert_id} was changed meanwhile: run the same command again")
         exported = self._make(detail, name, split_of(chosen.incident, self._settings.split) == "train")
         self._folder.note(name, exported)
         return exported
 
     def _make(self, detail: AlertDetail, name: str, train: bool) -> ExportedAlert:
         alert = detail.alert
-        answer = self._answer(alert)
+        answer = self._answer(detail.row)
         assert answer is not None
         blank = ExportedAlert(
             alert=alert.id,
@@ -221,10 +223,10 @@ class Exporter:
             t_start=alert.t_start,
             review=answer,
             split="train" if train else "val",
-            audited=alert.audit,
+            audited=detail.row.audit,
             **(answered_by(detail) if self._training else {}),
         )
-        choose = self._audited_image if alert.audit else self._images_of
+        choose = self._audited_image if detail.row.audit else self._images_of
         found, why = choose(detail, background=blank.background)
         samples = []
         for t, (image, drawn) in found.items():

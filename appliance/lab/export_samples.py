@@ -166,19 +166,19 @@ def _export_image(cut: Still) -> ExportImage:
     return ExportImage(encode_jpeg(cut.image, quality=EXPORT_JPEG_QUALITY), *cut.size)
 
 
-def answer_of(alert: AlertRow) -> Review | None:
+def answer_of(row: AlertRow) -> Review | None:
     """Return a person's review, else the verdict of a vision-language model or of an operator, as one; None: neither.
 
     An answer of a detector or a stand-in teaches nothing to its own kind.
     """
-    if alert.review is not None or alert.judge not in TEACHING_KINDS:
-        return alert.review
-    return _ANSWERS.get(alert.verdict or "")
+    if row.reviewed.review is not None or row.judged.judge not in TEACHING_KINDS:
+        return row.reviewed.review
+    return _ANSWERS.get(row.judged.verdict or "")
 
 
-def answerer_of(alert: AlertRow) -> str:
+def answerer_of(row: AlertRow) -> str:
     """Return `review`, or the kind of judge whose verdict it is."""
-    return "review" if alert.review is not None else alert.judge or ""
+    return "review" if row.reviewed.review is not None else row.judged.judge or ""
 
 
 def missed_boxes(detail: AlertDetail, labels: Sequence[str]) -> tuple[LabelledBox, ...]:
@@ -194,12 +194,12 @@ def missed_boxes(detail: AlertDetail, labels: Sequence[str]) -> tuple[LabelledBo
 
 def answered_by(detail: AlertDetail) -> dict[str, Any]:
     """Return who gave that answer, and when, as fields of an ExportedAlert."""
-    alert, verdict = detail.alert, detail.verdict
+    row, verdict = detail.row, detail.verdict
     who, t = ("", None) if verdict is None else (verdict.body.model, verdict.applied_t)
-    if alert.review is not None:
+    if row.reviewed.review is not None:
         who = next((each.who for each in detail.changes if each.what == "review" and each.new), "")
-        t = alert.review_t
-    return {"answered_by": answerer_of(alert), "who": who, "answered_t": t}
+        t = row.reviewed.review_t
+    return {"answered_by": answerer_of(row), "who": who, "answered_t": t}
 
 
 def index_file(exported: Sequence[ExportedAlert], folder: Path, site: str, read_t: float) -> bytes:

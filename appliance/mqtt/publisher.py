@@ -348,19 +348,19 @@ class MqttPublisher:
             self._alerts_rev = row.rev
 
     def _take_alert(self, row: AlertRow, *, queue: bool) -> None:
-        camera = self._cameras.get(row.camera)
+        alert, camera = row.alert, self._cameras.get(row.alert.camera)
         facts = self._messages.build(row) if camera is not None else None
         if camera is None or facts is None:
             return
         body = json_body(facts)
-        if row.t_start >= camera.last_alert_t:
-            camera.last_alert_t = row.t_start
-            self._set(self._topics.last_alert(row.camera), body, row.camera)
+        if alert.t_start >= camera.last_alert_t:
+            camera.last_alert_t = alert.t_start
+            self._set(self._topics.last_alert(alert.camera), body, alert.camera)
             still = self._messages.still(row)
             if still is not None:
-                self._stills[row.camera] = still
-        known = self._known.pop(row.id, None)
-        self._known[row.id] = body
+                self._stills[alert.camera] = still
+        known = self._known.pop(alert.id, None)
+        self._known[alert.id] = body
         if len(self._known) > ALERTS_KNOWN_MAX:
             self._known.popitem(last=False)
         if queue and known != body:
@@ -368,7 +368,7 @@ class MqttPublisher:
                 self._queue.popleft()
                 self._drop(f"over {ALERTS_QUEUED_MAX} alerts wait for the broker {self._mqtt}: the oldest is dropped")
             is_new = known is None and self._clock.now() - row.created_t < NEW_S_MAX
-            self._queue.append((row.camera, row.id, json_body({**facts, "update": not is_new})))
+            self._queue.append((alert.camera, alert.id, json_body({**facts, "update": not is_new})))
 
     def _set(self, topic: str, body: bytes, camera: str) -> None:
         self._states[topic] = body

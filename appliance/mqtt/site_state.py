@@ -129,7 +129,8 @@ class AlertMessages:
 
     def build(self, row: AlertRow) -> dict[str, Any] | None:
         """None: privacy forbids any message. Raises StoreError."""
-        every = self._alerts.events_of(row.id)
+        alert = row.alert
+        every = self._alerts.events_of(alert.id)
         events = [each for each in every if self._mqtt.local or self._privacy.level(each) != "never"]
         if not events:
             return None
@@ -139,20 +140,20 @@ class AlertMessages:
             "type": "alert",
             "version": 1,
             "site": self._site,
-            "camera": row.camera,
-            "alert": row.id,
-            "severity": row.severity if complete else max((each.severity for each in events), key=SEVERITIES.index),
-            "standing": row.standing,
-            "verdict": row.verdict,
-            "review": row.review,
+            "camera": alert.camera,
+            "alert": alert.id,
+            "severity": alert.severity if complete else max((each.severity for each in events), key=SEVERITIES.index),
+            "standing": row.judged.standing,
+            "verdict": row.judged.verdict,
+            "review": row.reviewed.review,
             "rules": rules,
             "labels": labels,
             "zones": [zone for zone in _unique(each.zone for each in events) if zone],
             "score": max(each.score for each in events),
-            "t": row.t_start,
-            "time": iso_utc(row.t_start),
-            "t_end": row.t_end,
-            "link": f"{self._base}/alerts/{quote(row.id, safe='')}" if self._base else "",
+            "t": alert.t_start,
+            "time": iso_utc(alert.t_start),
+            "t_end": alert.t_end,
+            "link": f"{self._base}/alerts/{quote(alert.id, safe='')}" if self._base else "",
             "summary": f"{' and '.join(labels) or 'something'}: {', '.join(rules)}"[:_SUMMARY_CHARS_MAX],
         }
 
@@ -161,9 +162,9 @@ class AlertMessages:
 
         A better still may replace it.
         """
-        if row.still != "ready" or not self.shows_stills_of(row.camera):
+        if row.evidence.still != "ready" or not self.shows_stills_of(row.alert.camera):
             return None
-        detail = self._alerts.get(row.id)
+        detail = self._alerts.get(row.alert.id)
         if detail is None:
             return None
         if not self._mqtt.local and any(self._privacy.level(event) != "free" for event in detail.events):

@@ -254,7 +254,7 @@ def _anything_at(event: HealthEventRow) -> Event:
 def _recheck_reason(detail: AlertDetail) -> str:
     """Return the reason of the appliance's own re-check, as long as the cloud gave no verdict."""
     recheck = detail.recheck
-    if detail.alert.verdict is not None or recheck is None or recheck.verdict is None:
+    if detail.row.judged.verdict is not None or recheck is None or recheck.verdict is None:
         return ""
     return recheck.verdict.reason[:_REASON_CHARS_MAX]
 

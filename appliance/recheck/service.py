@@ -195,7 +195,7 @@ class RecheckService:
 
     def _begin(self, unverified: UnverifiedAlert, why: str, blocker: Blocker, now: float) -> bool:
         """Begin a re-check; return True if it is under way."""
-        late = now - unverified.alert.created_t > GIVE_UP_S
+        late = now - unverified.created_t > GIVE_UP_S
         command_and_subject = None if blocker else self._command(unverified, now)
         if command_and_subject is None:
             if late:
@@ -233,7 +233,7 @@ class RecheckService:
             return None
         frames = self._boxes.span(alert.camera, t0, t1, run=alert.run or None)
         subject = choose_subject(alert, frames, footage[-1].t_end, footage[-1].size, CROPS_PER_RECHECK)
-        if subject is None or (len(subject.crops) < CROPS_PER_RECHECK and now - alert.created_t < MORE_S):
+        if subject is None or (len(subject.crops) < CROPS_PER_RECHECK and now - unverified.created_t < MORE_S):
             return None
         command = RecheckCommand(
             id=f"{alert.id}.{unverified.attempts + 1}",
@@ -265,10 +265,9 @@ def _needed(footage: list[SegmentRow], subject: RecheckSubject) -> tuple[Footage
 
 
 def _candidate(unverified: UnverifiedAlert, now: float) -> RecheckCandidate:
-    alert = unverified.alert
     return RecheckCandidate(
-        age_s=now - alert.created_t,
-        ended=alert.t_end is not None,
+        age_s=now - unverified.created_t,
+        ended=unverified.alert.t_end is not None,
         delivery=unverified.delivery,
         escalated_s=now - unverified.escalated_t if unverified.escalated_t is not None else 0.0,
         sent_s=now - unverified.sent_t if unverified.sent_t is not None else None,

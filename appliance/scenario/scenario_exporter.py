@@ -239,7 +239,7 @@ class ScenarioExporter:
 
 
 def _truth_of(detail: AlertDetail, options: KeepOptions) -> ReviewedAs:
-    reviewed = _reviewed_as(detail.alert.review)
+    reviewed = _reviewed_as(detail.row.reviewed.review)
     if reviewed is None and options.truth is None:
         raise PreconditionError(
             "nobody has reviewed this alert, so its truth is not known: mark it reviewed or as a false alarm first "

@@ -10,7 +10,7 @@ import json
 import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from appliance import wire
 from appliance.store.database import Database, bump_rev, insert, to_json
@@ -50,26 +50,6 @@ ALERT_COLUMNS = f"""alert.*,
         AND part.deleted_t IS NULL ORDER BY part.t_start, part.id)) AS parts"""
 
 
-def standing_of(
-    verdict: Decision | None,
-    delivery: Delivery | None,
-    *,
-    judge: JudgeKind | None,
-    confidence: float | None,
-    edge: Decision | None = None,
-) -> Standing:
-    """Return the standing of an alert with this verdict and this state of its escalation.
-
-    edge: the appliance's own re-check; its `unsure` leaves an alert unsure that a detector found once more
-    (`rechecked`).
-    """
-    if verdict is None:
-        return "edge" if delivery is None else "unverified"
-    if verdict == "rejected":
-        return "withdrawn" if is_firm(judge, confidence) else "doubted"
-    return "unsure" if verdict == "rechecked" and edge == "unsure" else verdict
-
-
 @dataclass(frozen=True, slots=True)
 class FirstEvent:
     """The first event of an alert, and its zone or line."""
@@ -87,67 +67,92 @@ class IncidentPart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AlertRow:
-    """An alert as lists show it. Times are UTC seconds; `t_end` None while it lasts.
+class AlertVerdict:
+    """The verdict on an alert, and how far its escalation got.
 
     Attributes:
         delivery: how far the newest escalation got; None: there is none.
-        still, clip: the state of that evidence; None: not planned.
-        still_box: where the flagged object is in the still, which may show an earlier view than `best`; None: unknown.
         verdict, judge, verdict_confidence: the verdict that counts, who gave it, and how sure that says to be.
         edge, edge_confidence: of the appliance's own re-check; None: there is none. A person's or a language model's
             `verdict` counts above it, a detector's does not.
-        rules_severity: what the rules say, where the verdict changed `severity`.
-        audit: it is no alert: nothing was reported, and a frame was sent to learn whether something was missed.
+        rules_severity: what the rules say, where the verdict changed the alert's severity.
+    """
+
+    delivery: Delivery | None = None
+    verdict: Decision | None = None
+    judge: JudgeKind | None = None
+    verdict_confidence: float | None = None
+    edge: Decision | None = None
+    edge_confidence: float | None = None
+    rules_severity: Severity | None = None
+
+    @property
+    def standing(self) -> Standing:
+        """The re-check's `unsure` leaves an alert unsure that a detector found once more (`rechecked`)."""
+        if self.verdict is None:
+            return "edge" if self.delivery is None else "unverified"
+        if self.verdict == "rejected":
+            return "withdrawn" if is_firm(self.judge, self.verdict_confidence) else "doubted"
+        return "unsure" if self.verdict == "rechecked" and self.edge == "unsure" else self.verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlertReview:
+    """The review of an alert by people, with their note and its deletion.
+
+    Attributes:
         note: a person's words.
         deleted_t: when a person deleted it, because of `deleted_why`: no list shows it, and retention takes its
             evidence once that can no longer be taken back.
+    """
+
+    review: Review | None = None
+    review_t: float | None = None
+    note: str = ""
+    deleted_t: float | None = None
+    deleted_why: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlertEvidence:
+    """The evidence of an alert that lists show.
+
+    Attributes:
+        still, clip: the state of that evidence; None: not planned.
+        still_box: where the flagged object is in the still, which may show an earlier view than the alert's best; None:
+            unknown.
+    """
+
+    still: EvidenceState | None = None
+    still_box: Box | None = None
+    clip: EvidenceState | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlertRow:
+    """An alert as lists show it.
+
+    Attributes:
+        alert: as the alert policy made it, with the severity that its verdict left it.
+        model: the network that the camera was examined by.
+        audit: it is no alert: nothing was reported, and a frame was sent to learn whether something was missed.
         first_event: None: it has none.
         incident: the first alert of an incident over several cameras; "": this one is alone.
         parts: the other alerts of that incident, oldest first.
         rev: grows with every change of the alert, its evidence, delivery, verdicts or review.
     """
 
-    id: str
-    camera: str
-    run: str
-    severity: Severity
-    rules: tuple[str, ...]
-    labels: tuple[str, ...]
-    tracks: tuple[int, ...]
-    score: float
-    t_start: float
-    t_end: float | None
-    end_reason: str
-    best: BestView | None
-    verdict: Decision | None
-    review: Review | None
-    review_t: float | None
+    alert: Alert
+    judged: AlertVerdict = AlertVerdict()
+    reviewed: AlertReview = AlertReview()
+    evidence: AlertEvidence = AlertEvidence()
     created_t: float
     rev: int
-    delivery: Delivery | None = None
-    still: EvidenceState | None = None
-    still_box: Box | None = None
-    clip: EvidenceState | None = None
-    edge: Decision | None = None
-    edge_confidence: float | None = None
+    model: str = ""
     audit: bool = False
-    judge: JudgeKind | None = None
-    verdict_confidence: float | None = None
-    rules_severity: Severity | None = None
-    note: str = ""
-    deleted_t: float | None = None
-    deleted_why: str = ""
     first_event: FirstEvent | None = None
     incident: str = ""
     parts: tuple[IncidentPart, ...] = ()
-    model: str = ""
-
-    @property
-    def standing(self) -> Standing:
-        return standing_of(
-            self.verdict, self.delivery, judge=self.judge, confidence=self.verdict_confidence, edge=self.edge
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,26 +182,31 @@ class EvidenceRow:
     reason: str = ""
 
 
+_Group = TypeVar("_Group", AlertVerdict, AlertReview, AlertEvidence, Alert)
+
+
 def read_alert(row: sqlite3.Row | Mapping[str, Any]) -> AlertRow:
     """Return an AlertRow of a row selected with ALERT_COLUMNS."""
-    fields = dict(row)
+    columns = dict(row)
     for name in ("rules", "labels", "tracks"):
-        fields[name] = tuple(json.loads(fields[name]))
-    fields["audit"] = bool(fields["audit"])
-    if fields["best"] is not None:
-        best = json.loads(fields["best"])
-        fields["best"] = BestView(**{**best, "box": tuple(best["box"])})
-    if fields.get("still_box") is not None:
-        fields["still_box"] = tuple(json.loads(fields["still_box"]))
-    if fields.get("first_event") is not None:
-        fields["first_event"] = FirstEvent(*json.loads(fields["first_event"]))
-    fields["parts"] = tuple(IncidentPart(*each) for each in json.loads(fields.get("parts") or "[]"))
-    return AlertRow(**fields)
+        columns[name] = tuple(json.loads(columns[name]))
+    if columns["best"] is not None:
+        best = json.loads(columns["best"])
+        columns["best"] = BestView(**{**best, "box": tuple(best["box"])})
+    if columns["still_box"] is not None:
+        columns["still_box"] = tuple(json.loads(columns["still_box"]))
+    if columns["first_event"] is not None:
+        columns["first_event"] = FirstEvent(*json.loads(columns["first_event"]))
+    columns["parts"] = tuple(IncidentPart(*each) for each in json.loads(columns["parts"]))
+    columns["audit"] = bool(columns["audit"])
+    judged = _take(AlertVerdict, columns)  # before the alert, whose own verdict is that of a replay
+    reviewed, evidence, alert = _take(AlertReview, columns), _take(AlertEvidence, columns), _take(Alert, columns)
+    return AlertRow(alert=alert, judged=judged, reviewed=reviewed, evidence=evidence, **columns)
 
 
-def alert_of(row: AlertRow) -> Alert:
-    """Return the alert as the alert policy made it."""
-    return Alert(**{name: getattr(row, name) for name in Alert.__slots__ if name not in ("type", "verdict")})
+def _take(group: type[_Group], columns: dict[str, Any]) -> _Group:
+    """Make a group of the columns that are called as its fields, and take these out."""
+    return group(**{name: columns.pop(name) for name in group.__slots__ if name in columns})
 
 
 def read_event(row: sqlite3.Row) -> Event:

@@ -38,7 +38,7 @@ from appliance.store.escalations import (
 )
 from appliance.store.notices import NewNotice, write_notices
 from appliance.store.reviews import ChangeRow, RecheckRow, changes_of_alert, read_recheck
-from appliance.types import CONFIRMING_KINDS, TEACHING_KINDS, AlertChange, Event, Route
+from appliance.types import CONFIRMING_KINDS, TEACHING_KINDS, Alert, AlertChange, Event, Route
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ PAGE_MAX = 500  # rows of one read, so that writers are not held up
 class AlertDetail:
     """One alert with all that belongs to it: events, evidence, escalations, verdicts and steps, oldest first."""
 
-    alert: AlertRow
+    row: AlertRow
     events: tuple[Event, ...] = ()
     evidence: tuple[EvidenceRow, ...] = ()
     escalations: tuple[EscalationRow, ...] = ()
@@ -58,6 +58,10 @@ class AlertDetail:
     recheck: RecheckRow | None = None
     decision: DecisionRow | None = None
     changes: tuple[ChangeRow, ...] = ()
+
+    @property
+    def alert(self) -> Alert:
+        return self.row.alert
 
     @property
     def escalation(self) -> EscalationRow | None:
@@ -83,8 +87,8 @@ class AlertCursor:
     id: str
 
     @classmethod
-    def after(cls, row: AlertRow) -> AlertCursor:
-        return cls(row.t_start, row.id)
+    def after(cls, alert: Alert) -> AlertCursor:
+        return cls(alert.t_start, alert.id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,12 +234,12 @@ class AlertStore:
             ).fetchone()
         return row is not None
 
-    def newer_id(self, row: AlertRow, cameras: Collection[str] | None = None) -> str | None:
+    def newer_id(self, alert: Alert, cameras: Collection[str] | None = None) -> str | None:
         """Return the next newer alert of these cameras (None: of all); None when this is the newest."""
         found = self._db.row(
             f"""SELECT id FROM alert WHERE audit = 0 AND deleted_t IS NULL AND (t_start, id) > (?, ?)
                 AND {"TRUE" if cameras is None else of_cameras(cameras)} ORDER BY t_start, id LIMIT 1""",
-            (row.t_start, row.id, *(cameras or ())),
+            (alert.t_start, alert.id, *(cameras or ())),
         )
         return None if found is None else found["id"]
 
@@ -316,7 +320,7 @@ def alert_detail(connection: sqlite3.Connection, alert_id: str) -> AlertDetail |
     recheck = connection.execute("SELECT * FROM second_look WHERE alert = ?", one).fetchone()
     decision = connection.execute("SELECT * FROM decision WHERE alert = ? ORDER BY id DESC LIMIT 1", one).fetchone()
     return AlertDetail(
-        alert=read_alert(row),
+        row=read_alert(row),
         events=tuple(map(read_event, events)),
         evidence=tuple(map(read_evidence, evidence)),
         escalations=tuple(map(read_escalation, escalations)),

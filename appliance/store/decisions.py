@@ -20,11 +20,22 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from appliance.store.alert_rows import ALERT_COLUMNS, AlertRow, read_alert, read_event
+from appliance.store.alert_rows import ALERT_COLUMNS, read_alert, read_event
 from appliance.store.database import Database, insert, open_read_only, to_json
-from appliance.store.escalations import RELEASED
+from appliance.store.escalations import RELEASED, Delivery
 from appliance.store.verdict_stats import PAID, TokenUsage, token_usage
-from appliance.types import TEACHING_KINDS, Decision, EdgeAnswer, Event, Route, RouteInputs, SendTiming, Severity, Tier
+from appliance.types import (
+    TEACHING_KINDS,
+    Alert,
+    Decision,
+    EdgeAnswer,
+    Event,
+    Route,
+    RouteInputs,
+    SendTiming,
+    Severity,
+    Tier,
+)
 
 OUTCOMES_MAX = 5000  # known alerts from which the router learns: older ones say little of now
 DECIDED_MAX = 2000  # likewise, of decisions as they come
@@ -108,7 +119,7 @@ class RecheckedDecision:
     """
 
     id: int
-    alert: AlertRow
+    alert: Alert
     event: Event
     inputs: RouteInputs
     rechecked: Decision
@@ -117,9 +128,14 @@ class RecheckedDecision:
 
 @dataclass(frozen=True, slots=True)
 class AskableAlert:
-    """An alert that a person may have escalated. event: its first; inputs: what the router knew of it."""
+    """An alert that a person may have escalated.
 
-    alert: AlertRow
+    delivery: how far its newest escalation got; None: there is none. event: its first; inputs: what the router knew of
+    it.
+    """
+
+    alert: Alert
+    delivery: Delivery | None
     event: Event
     inputs: RouteInputs
 
@@ -233,7 +249,10 @@ class DecisionStore:
             return None
         first = read_event(event)
         inputs = RouteInputs(label=first.label, severity=row["severity"], score=first.score)
-        return AskableAlert(read_alert(row), first, inputs if known is None else _inputs(json.loads(known["inputs"])))
+        if known is not None:
+            inputs = _inputs(json.loads(known["inputs"]))
+        found = read_alert(row)
+        return AskableAlert(found.alert, found.judged.delivery, first, inputs)
 
     def note_recheck(self, decision: int, inputs: RouteInputs) -> None:
         """Record that the recheck changed nothing. Raise StoreError."""
@@ -363,7 +382,7 @@ def _rechecked(connection: sqlite3.Connection, row: sqlite3.Row) -> RecheckedDec
         return None
     return RecheckedDecision(
         id=row["id"],
-        alert=read_alert(alert),
+        alert=read_alert(alert).alert,
         event=read_event(event),
         inputs=_inputs(json.loads(row["inputs"])),
         rechecked=row["edge"],

@@ -14,7 +14,7 @@ from typing import Literal
 
 from appliance.base.clock import day_bounds, local_day
 from appliance.store.database import Database
-from appliance.types import DecodeState
+from appliance.types import DecodeStatus
 
 Since = Literal["start", "today", "all"]
 
@@ -105,22 +105,6 @@ class PeriodTotals:
     t: float
     day: str
     totals: tuple[MeterTotal, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class DecodeStatus:
-    """The decoding of a camera: which of its frames are decoded now, and why, where there is a reason.
-
-    It also says how late packets are read, and how many inferences a second the camera was promised and gets (None: not
-    known). decoder: `software`, or which hardware decodes; '': nothing decodes.
-    """
-
-    state: DecodeState
-    reason: str = ""
-    behind_s: float = 0.0
-    promised_fps: float | None = None
-    examined_fps: float | None = None
-    decoder: str = "software"
 
 
 class Meter:

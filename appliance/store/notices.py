@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
 
-from appliance.store.alert_rows import Standing, standing_of
+from appliance.store.alert_rows import AlertVerdict, Standing
 from appliance.store.audit import AuditRow, AuditStore
 from appliance.store.database import Database, bump_rev, to_json
 from appliance.store.escalations import Delivery
@@ -303,15 +303,14 @@ _WITH_ALERT = """SELECT notice.*, alert.severity AS now_severity, alert.verdict 
 
 def _open_notice(row: sqlite3.Row) -> OpenNotice:
     rules = tuple(cast(list[str], json.loads(row["now_rules"])))
-    standing = standing_of(
-        row["now_verdict"],
-        row["now_delivery"],
+    judged = AlertVerdict(
+        delivery=row["now_delivery"],
+        verdict=row["now_verdict"],
         judge=row["now_judge"],
-        confidence=row["now_confidence"],
+        verdict_confidence=row["now_confidence"],
         edge=row["now_edge"],
     )
-    severity, delivery = row["now_severity"], row["now_delivery"]
-    return OpenNotice(_read(row), severity, rules, delivery, standing, row["now_incident"])
+    return OpenNotice(_read(row), row["now_severity"], rules, judged.delivery, judged.standing, row["now_incident"])
 
 
 def _read(row: sqlite3.Row) -> NoticeRow:

@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from appliance.store.alert_rows import ALERT_COLUMNS, AlertRow, read_alert
+from appliance.store.alert_rows import ALERT_COLUMNS, read_alert
 from appliance.store.database import Database, bump_rev, to_json
 from appliance.store.escalations import Delivery
-from appliance.types import CONFIRMING_KINDS, Box, EdgeVerdict, Review
+from appliance.types import CONFIRMING_KINDS, Alert, Box, EdgeVerdict, Review
 
 CHANGES_SHOWN = 50  # of one alert
 DAYS = 30  # reviews that still say something of the scene: seasons and parked cars change
@@ -213,20 +213,19 @@ def read_recheck(row: sqlite3.Row) -> RecheckRow:
 class UnverifiedAlert:
     """An alert without a verdict of the cloud, a review, or a re-check.
 
-    escalated_t: when its escalation was made; sent_t: when that went; wait: for what the router keeps it back;
-    refused: why the router escalated nothing. attempts: re-checks that were begun and came to nothing.
+    created_t: when the alert was written; delivery: how far its newest escalation got; None: there is none.
+    escalated_t: when that was made; sent_t: when it went; wait: for what the router keeps it back; refused: why the
+    router escalated nothing. attempts: re-checks that were begun and came to nothing.
     """
 
-    alert: AlertRow
+    alert: Alert
+    created_t: float
+    delivery: Delivery | None = None
     escalated_t: float | None = None
     sent_t: float | None = None
     wait: str = ""
     refused: str = ""
     attempts: int = 0
-
-    @property
-    def delivery(self) -> Delivery | None:
-        return self.alert.delivery
 
 
 class RecheckStore:
@@ -300,6 +299,7 @@ class RecheckStore:
 
 def _unverified(connection: sqlite3.Connection, row: sqlite3.Row) -> UnverifiedAlert:
     fields = {name: row[name] for name in row.keys() if name != "attempts_begun"}  # noqa: SIM118 (a Row is no dict)
+    found = read_alert(fields)
     escalation = connection.execute(
         "SELECT created_t, sent_t, wait FROM escalation WHERE alert = ? ORDER BY created_t DESC, id DESC LIMIT 1",
         (row["id"],),
@@ -308,7 +308,9 @@ def _unverified(connection: sqlite3.Connection, row: sqlite3.Row) -> UnverifiedA
         "SELECT reason FROM decision WHERE alert = ? AND moment = 'never' ORDER BY id DESC LIMIT 1", (row["id"],)
     ).fetchone()
     return UnverifiedAlert(
-        alert=read_alert(fields),
+        alert=found.alert,
+        created_t=found.created_t,
+        delivery=found.judged.delivery,
         escalated_t=escalation["created_t"] if escalation else None,
         sent_t=escalation["sent_t"] if escalation else None,
         wait=escalation["wait"] if escalation else "",

@@ -30,6 +30,8 @@ from appliance.types.ingest_messages import Command as Command
 from appliance.types.ingest_messages import ConfigureCommand as ConfigureCommand
 from appliance.types.ingest_messages import CropRequest as CropRequest
 from appliance.types.ingest_messages import CropResult as CropResult
+from appliance.types.ingest_messages import DecodeStatus as DecodeStatus
+from appliance.types.ingest_messages import DetectCounts as DetectCounts
 from appliance.types.ingest_messages import EdgeVerdict as EdgeVerdict
 from appliance.types.ingest_messages import FootageSpan as FootageSpan
 from appliance.types.ingest_messages import Gap as Gap

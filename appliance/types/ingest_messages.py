@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import operator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Literal
 
 from appliance.types.frames import FrameBoxes, StreamHeader
@@ -160,6 +162,66 @@ class Gap:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class DecodeStatus:
+    """The decoding of a camera: which of its packets are decoded now, and why, where there is a reason.
+
+    behind_s: how late packets are read; in a meter message, the most since the one before. promised_fps, examined_fps:
+    inferences a second that were due, and that came, in the last seconds; None: not known. decoder: `software`, or
+    which hardware decodes; '': nothing decodes.
+    """
+
+    state: DecodeState
+    reason: str = ""
+    behind_s: float = 0.0
+    promised_fps: float | None = None
+    examined_fps: float | None = None
+    decoder: str = "software"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DetectCounts:
+    """The counts of what is decoded and examined of a camera, over any time.
+
+    decoded, examined: frames. unexamined: frames that were due for an inference and did not get one; dropped: the same
+    by reason. skipped: packets that were never decoded. ages: how many of the frames that reached the tracker were how
+    old: a count for each of AGE_EDGES_MS and one above them, then the sum in milliseconds. retries: inferences that
+    were requested once more because the detector failed. decoder_failures: of the hardware decoder.
+    """
+
+    decoded: int
+    examined: int
+    unexamined: int
+    dropped: Mapping[DropReason, int] = field(default_factory=dict)
+    skipped: int = 0
+    ages: tuple[int, ...] = ()
+    retries: int = 0
+    decoder_failures: int = 0
+
+    def __add__(self, other: DetectCounts) -> DetectCounts:
+        return self._each(operator.add, other)
+
+    def since(self, before: DetectCounts) -> DetectCounts:
+        """Return what came to `before`; reasons of which nothing came are left out."""
+        return self._each(operator.sub, before)
+
+    def _each(self, of: Callable[[int, int], int], other: DetectCounts) -> DetectCounts:
+        dropped = {
+            reason: of(self.dropped.get(reason, 0), other.dropped.get(reason, 0))
+            for reason in {**self.dropped, **other.dropped}
+        }
+        return DetectCounts(
+            decoded=of(self.decoded, other.decoded),
+            examined=of(self.examined, other.examined),
+            unexamined=of(self.unexamined, other.unexamined),
+            dropped={reason: count for reason, count in dropped.items() if count},
+            skipped=of(self.skipped, other.skipped),
+            ages=tuple(of(*pair) for pair in zip_longest(self.ages, other.ages, fillvalue=0)),
+            retries=of(self.retries, other.retries),
+            decoder_failures=of(self.decoder_failures, other.decoder_failures),
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CameraMeter:
     """The work of a camera since the previous meter message: differences, about one message a second per camera."""
@@ -171,37 +233,13 @@ class CameraMeter:
     """Bytes from the camera's socket: TCP payload as the kernel counted it (`exact`), else the sum of packet sizes."""
     exact: bool
     packets: int
-    decoded: int
-    examined: int
-    unexamined: int
-    """Frames due for an inference that did not get one."""
     reconnects: int = 0
-    unrecorded: int = 0
-    """Packets that the recorder could not keep."""
-    skipped: int = 0
-    """Packets that were never decoded."""
-    decoding: DecodeState | None = None
-    """Which packets are decoded now, with the reason where there is one; None from an older process."""
-    decoding_reason: str = ""
-    why: Mapping[DropReason, int] = field(default_factory=dict)
-    """`unexamined` by reason."""
-    ages: tuple[int, ...] = ()
-    """How many of the frames that reached the tracker were how old: a count for each of AGE_EDGES_MS and one above
-    them, then the sum in milliseconds; () from an older process."""
-    retried: int = 0
-    """Inferences that were requested once more because the detector failed."""
-    behind_s: float = 0.0
-    """The most that packets were read late since the last message."""
-    promised_fps: float | None = None
-    """Inferences a second that were due in the last seconds; None: not known."""
-    examined_fps: float | None = None
-    """Inferences a second that came in the last seconds; None: not known."""
     detect_received: int = 0
     """Bytes of `received` that came as a second stream to detect on; 0 where there is one stream."""
-    decoder: str = "software"
-    """Decoder in use: `software` or a kind of hardware; '': none."""
-    decoder_failures: int = 0
-    """Failures of the hardware decoder."""
+    unrecorded: int = 0
+    """Packets that the recorder could not keep."""
+    detect: DetectCounts
+    decoding: DecodeStatus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -201,9 +201,9 @@ def _take_message(output: ContenderOutput, line: bytes, now: float) -> None:
         boxes = tuple((each.label, each.box) for each in message.objects)
         output.looks.append(DetectionReport(message.camera, now, boxes, t=message.t))
     elif isinstance(message, CameraMeter):
-        output.decoded[message.camera] = output.decoded.get(message.camera, 0) + message.decoded
+        output.decoded[message.camera] = output.decoded.get(message.camera, 0) + message.detect.decoded
         output.packets[message.camera] = output.packets.get(message.camera, 0) + message.packets
-        output.dropped += message.unexamined
+        output.dropped += message.detect.unexamined
     elif isinstance(message, IngestHealth):
         output.warning = message.warning or output.warning
         if message.age_p95_ms:

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from appliance.store.health_events import HealthEventStore
-from appliance.store.meter import DecodeStatus, Metric, MetricName
-from appliance.types import HealthEvent
+from appliance.store.meter import Metric, MetricName
+from appliance.types import DecodeStatus, HealthEvent
 from tests.browser.conftest import House
 from tests.support.screenshots import shot
 

@@ -261,7 +261,7 @@ def test_reviewing_on_the_alert_page_and_back(visit: Visit, house: House) -> Non
     expect(page.locator("#review strong")).to_have_text("False alarm")
     detail = house.site.alerts.get("walker")
     assert detail is not None
-    assert detail.alert.review == "false_alarm"
+    assert detail.row.reviewed.review == "false_alarm"
     page.get_by_role("button", name="Undo").click()
     expect(page.get_by_role("button", name="Mark reviewed")).to_be_visible()
 

@@ -28,7 +28,7 @@ def five(house: House) -> House:
 
 
 def reviews(house: House) -> dict[str, str | None]:
-    return {row.id: row.review for row in house.site.alerts.page()}
+    return {row.alert.id: row.reviewed.review for row in house.site.alerts.page()}
 
 
 def test_several_are_chosen_by_mouse_and_reviewed_at_once_everywhere(visit: Visit, five: House) -> None:
@@ -148,7 +148,7 @@ def test_several_are_deleted_with_a_reason_and_taken_back(visit: Visit, five: Ho
         expect(each.locator("#a-a3")).to_have_count(0)
         expect(each.locator("#a-a1")).to_have_count(0)
         expect(each.locator("#a-a2")).to_be_visible()
-    assert five.site.alerts.get("a1").alert.deleted_why == "leaves"  # type: ignore[union-attr]
+    assert five.site.alerts.get("a1").row.reviewed.deleted_why == "leaves"  # type: ignore[union-attr]
     expect(page.locator("#undo")).to_contain_text("2 deleted")
     page.locator("#undo button").click()
     for each in (page, other):

@@ -432,7 +432,7 @@ def test_the_training_layout_has_answered_alerts_of_consenting_cameras_alone(
 
     reason = "of a camera without `training: true`"
     assert exported(consent=False) == ({reason: 5}, [])
-    unreviewed = next(each for each in life.all() if each.review is None)
+    unreviewed = next(row.alert for row in life.alerts.page() if row.reviewed.review is None)
     answer = "UPDATE alert SET verdict = 'rejected', judge = ? WHERE id = ?"
     life.db.execute(answer, ("simulated", unreviewed.id))  # what teaches nothing
     left_out, rows = exported(consent=True)

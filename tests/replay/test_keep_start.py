@@ -20,8 +20,7 @@ from appliance.scenario.scenario_file import ReviewedAs, StoodThere
 from appliance.scenario.scenario_loader import load_scenario
 from appliance.scenario.scenario_result import ScenarioResult
 from appliance.scenario.scenario_runner import DetectorCache, run_scenario
-from appliance.store.alert_rows import AlertRow
-from appliance.types import FrameBoxes, TrackedObject
+from appliance.types import Alert, FrameBoxes, TrackedObject
 from tests.support.block_footage import HEIGHT, WIDTH, block_clip, site
 from tests.support.recorded_site import Life, site_of
 from tests.support.render_family import Once, our_eye
@@ -76,7 +75,7 @@ def in_the_yard(root: Path, at_start: str = "moving", **alerts: float) -> SiteCo
     return config.model_copy(update={"alerts": AlertsConfig.model_validate({"merge_s": 4, "post_roll_s": 2, **alerts})})
 
 
-def kept_file(life: Life, alert: AlertRow, truth: ReviewedAs, name: str = "kept", *, complete: bool = False) -> Path:
+def kept_file(life: Life, alert: Alert, truth: ReviewedAs, name: str = "kept", *, complete: bool = False) -> Path:
     keeper = ScenarioExporter(life.root, life.config.for_decisions(), life.config.storage.disk_free_min_mb, life.clock)
     kept = keeper.keep(alert.id, KeepOptions(name=name, truth=truth, complete=complete))
     return kept.folder / f"{name}.scenario.yaml"

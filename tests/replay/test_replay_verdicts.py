@@ -439,8 +439,8 @@ def feed(config: SiteConfig, box: Box, boxes: list[FrameBoxes]) -> AlertStore:
 
 
 def escalation_of(alerts: AlertStore) -> EscalationRow:
-    (alert,) = alerts.page()
-    detail = alerts.get(alert.id)
+    (row,) = alerts.page()
+    detail = alerts.get(row.alert.id)
     assert detail is not None
     assert detail.escalation is not None
     return detail.escalation

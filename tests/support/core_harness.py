@@ -13,12 +13,12 @@ from appliance.core.core_loop import Core
 from appliance.core.core_settings import CoreDeps, CoreListener, CoreSettings, CoreStores, core_settings, router_context
 from appliance.router.decide import SystemLoad
 from appliance.rules.arming import Arming
-from appliance.store.alert_rows import AlertRow, EvidenceStore
+from appliance.store.alert_rows import EvidenceStore
 from appliance.store.database import Database
-from appliance.store.escalations import EscalationRow, read_escalation
+from appliance.store.escalations import Delivery, EscalationRow, read_escalation
 from appliance.store.meter import Meter
 from appliance.store.write_backlog import WriteBacklog
-from appliance.types import Box, FrameBoxes, IngestHealth, StreamHeader, TrackedObject
+from appliance.types import Alert, Box, FrameBoxes, IngestHealth, StreamHeader, TrackedObject
 
 STEP_S = 0.2
 FRAMES_AFTER = 8  # longer than merge_s, so that the alert ends
@@ -112,8 +112,13 @@ class CoreHarness:
         )
 
     @property
-    def newest(self) -> AlertRow:
-        return self.alerts.page(limit=1)[0]
+    def newest(self) -> Alert:
+        return self.alerts.page(limit=1)[0].alert
+
+    @property
+    def delivery(self) -> Delivery | None:
+        """How far the escalation of the newest alert got."""
+        return self.alerts.page(limit=1)[0].judged.delivery
 
     def escalated(self, alert: str) -> EscalationRow | None:
         with self.db.read() as connection:

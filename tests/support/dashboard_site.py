@@ -31,13 +31,13 @@ from appliance.media.clips import cut_clip
 from appliance.media.recorded import RecordedSegment
 from appliance.media.stills import cut_still, encode_jpeg
 from appliance.settings.settings_service import SettingsService
-from appliance.store.alert_rows import EvidenceRow, EvidenceStore, alert_of
+from appliance.store.alert_rows import EvidenceRow, EvidenceStore
 from appliance.store.alerts import AlertStore
 from appliance.store.boxes import BoxStore
 from appliance.store.cameras import CameraStore
 from appliance.store.database import Database
 from appliance.store.health_events import HealthEventStore
-from appliance.store.meter import DecodeStatus, Meter, Metric, MetricName
+from appliance.store.meter import Meter, Metric, MetricName
 from appliance.store.paths import evidence_folder
 from appliance.store.segments import SegmentStore
 from appliance.store.users import UserStore
@@ -47,6 +47,7 @@ from appliance.types import (
     BestView,
     CameraState,
     Decision,
+    DecodeStatus,
     Event,
     FrameBoxes,
     HealthEvent,
@@ -305,7 +306,7 @@ def furnished(
             site.raise_alert(f"{state}-{camera}", t0 + 2 + n / 10, camera=camera)
             found = site.alerts.get(f"{state}-{camera}")
             assert found is not None
-            site.cut(alert_of(found.alert))
+            site.cut(found.alert)
         fault = HealthEvent(
             id=f"fault-{camera}", camera=camera, kind="moved", t_start=t0, t_end=None, t=t0, reason="", recovery="",
             attempts=0, times=1,

@@ -18,7 +18,6 @@ from appliance.ingest.file_source import FileSource
 from appliance.ingest.recorder import RecordTarget, SegmentRecorder
 from appliance.media.decoder import DecodedFrame, Decoder
 from appliance.media.frames import upright_size
-from appliance.store.alert_rows import AlertRow
 from appliance.store.alerts import AlertStore
 from appliance.store.boxes import BoxStore
 from appliance.store.cameras import CameraStore
@@ -27,7 +26,7 @@ from appliance.store.paths import DATABASE
 from appliance.store.reviews import ReviewStore
 from appliance.store.segments import SegmentStore
 from appliance.track.tracker import Tracker
-from appliance.types import CameraState, PipelineStep, Review, SegmentRow, StreamHeader
+from appliance.types import Alert, CameraState, PipelineStep, Review, SegmentRow, StreamHeader
 from tests.support.scripted_sources import FrameByFrame
 from tests.support.unmeasured import UNMEASURED
 
@@ -100,11 +99,11 @@ class Life:
             maker.run_once()
             self.clock.advance(1)
 
-    def all(self) -> list[AlertRow]:
+    def all(self) -> list[Alert]:
         """Oldest first."""
-        return self.alerts.page(limit=100)[::-1]
+        return [row.alert for row in self.alerts.page(limit=100)[::-1]]
 
-    def review(self, alert: AlertRow, review: Review | None) -> None:
+    def review(self, alert: Alert, review: Review | None) -> None:
         assert ReviewStore(self.db).review([alert.id], review, self.clock.now())
 
 

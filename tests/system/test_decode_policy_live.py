@@ -89,6 +89,6 @@ def test_a_quiet_camera_is_idle_says_so_and_keeps_its_heartbeat(server: RtspServ
         assert max(pauses) <= PATIENCE * HEARTBEAT_S
         assert after.skipped - before.skipped > 5 * (after.decoded - before.decoded)
         (meter,) = site.heard.of(CameraMeter)
-        assert (meter.decoding, meter.decoding_reason) == ("idle", "")
-        assert meter.packets >= meter.decoded + meter.skipped - 1
-        assert meter.skipped > 0
+        assert (meter.decoding.state, meter.decoding.reason) == ("idle", "")
+        assert meter.packets >= meter.detect.decoded + meter.detect.skipped - 1
+        assert meter.detect.skipped > 0

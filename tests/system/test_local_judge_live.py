@@ -109,7 +109,7 @@ def test_what_waits_is_judged_here_and_the_rest_by_the_cloud(
         assert mine is not None
         assert (mine.decision, mine.kind, mine.answered_by) == ("confirmed", "vlm", BY_APPLIANCE)
         assert mine.tokens_in > 0
-        assert here.detail(1).alert.verdict == "confirmed"
+        assert here.detail(1).row.judged.verdict == "confirmed"
         escalation = here.detail(1).escalation
         assert escalation is not None
         assert stub.traces[0].split("-")[1] == traceparent_of(escalation.body).split("-")[1]
@@ -200,7 +200,7 @@ def test_on_a_site_without_an_uplink_it_has_the_last_word(tmp_path: Path, stub: 
         with judging(here, stub, reasons) as local:
             until(lambda: here.settled(1, 2) and here.count("expired") == 1, 60)
             assert local.state.in_use
-        assert [here.detail(n).alert.standing for n in (1, 2)] == ["confirmed", "unsure"]
+        assert [here.detail(n).row.judged.standing for n in (1, 2)] == ["confirmed", "unsure"]
         given_up = here.detail(3).escalation
         assert given_up is not None
         assert given_up.error.startswith("given up: this appliance's own judge could not answer: it has no image")

@@ -108,7 +108,7 @@ def test_a_detector_that_was_promised_to_too_many_cameras_is_told_and_so_is_its_
         first = next(event for event in box.of(HealthEvent) if event.kind == "overloaded")
         assert "inferences a second: the detector is at work" in first.reason
         assert "fewer cameras" in first.reason
-        last = box.of(CameraMeter)[-1]
+        last = box.of(CameraMeter)[-1].decoding
         assert last.promised_fps == pytest.approx(5, abs=0.6)
         assert last.examined_fps is not None
         assert 0.3 < last.examined_fps < 3
@@ -121,5 +121,5 @@ def test_a_detector_that_was_promised_to_too_many_cameras_is_told_and_so_is_its_
 def test_a_detector_that_keeps_its_promise_is_not_overloaded(tmp_path: Path) -> None:
     with Overcommitted(tmp_path, call_s=0.02) as box:
         until(lambda: len(box.of(CameraMeter)) > 45 * len(CAMERAS))
-        assert box.of(CameraMeter)[-1].examined_fps == pytest.approx(5, abs=1.2)
+        assert box.of(CameraMeter)[-1].decoding.examined_fps == pytest.approx(5, abs=1.2)
     assert box.of(HealthEvent) == []

@@ -24,7 +24,6 @@ from appliance.base.errors import UsageError
 from appliance.core.app import check_guarded
 from appliance.dashboard.access_rights import RIGHTS
 from appliance.dashboard.app import ROUTES, create_app
-from appliance.store.alert_rows import alert_of
 from appliance.store.health_events import HealthEventStore
 from appliance.store.users import LOG_ROWS_MAX, AccessLog, SessionStore, UserStore
 from appliance.types import HealthEvent
@@ -82,7 +81,7 @@ def film(site: Site) -> None:
         site.record(camera, T0)
         detail = site.alerts.get(f"alert-{camera}")
         assert detail is not None
-        site.cut(alert_of(detail.alert))
+        site.cut(detail.alert)
 
 
 # Who may what, by hand and not from the program's table: first the least role, then what a visitor of some cameras is

@@ -422,10 +422,10 @@ def test_what_a_camera_did_adds_up(tmp_path: Path) -> None:
     )
     house.watch_to_the_end()
     meters = house.heard.of(CameraMeter)
-    assert sum(meter.packets for meter in meters) == sum(meter.decoded for meter in meters) == 60
+    assert sum(meter.packets for meter in meters) == sum(meter.detect.decoded for meter in meters) == 60
     looked = house.heard.of(FrameBoxes)
-    assert sum(meter.examined for meter in meters) == sum(boxes.looked for boxes in looked)
-    assert sum(meter.unexamined for meter in meters) >= sum(not boxes.looked for boxes in looked)
+    assert sum(meter.detect.examined for meter in meters) == sum(boxes.looked for boxes in looked)
+    assert sum(meter.detect.unexamined for meter in meters) >= sum(not boxes.looked for boxes in looked)
     assert not any(meter.exact for meter in meters)
 
 

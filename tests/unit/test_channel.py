@@ -11,7 +11,16 @@ import pytest
 
 from appliance.base.json_lines import decode_ingest
 from appliance.ingest.channel import ChannelClosed, IngestChannel, signs_of_life
-from appliance.types import CameraMeter, CameraState, FrameBoxes, IngestHealth, IngestMessage, SegmentRow
+from appliance.types import (
+    CameraMeter,
+    CameraState,
+    DecodeStatus,
+    DetectCounts,
+    FrameBoxes,
+    IngestHealth,
+    IngestMessage,
+    SegmentRow,
+)
 from tests.support.waiting import until
 
 
@@ -44,14 +53,12 @@ def meter(received: int, *, exact: bool = True) -> CameraMeter:
         received=received,
         exact=exact,
         packets=1,
-        decoded=2,
-        examined=3,
-        unexamined=4,
         reconnects=5,
-        why={"newer": 3, "late": 1},
-        ages=(1, 2, 30),
-        retried=1,
         detect_received=received // 10,
+        detect=DetectCounts(
+            decoded=2, examined=3, unexamined=4, dropped={"newer": 3, "late": 1}, ages=(1, 2, 30), retries=1
+        ),
+        decoding=DecodeStatus("everything"),
     )
 
 
@@ -90,14 +97,17 @@ def test_messages_come_out_in_order(pipe: tuple[int, int]) -> None:
 
 def test_meters_that_wait_together_lose_no_count(pipe: tuple[int, int]) -> None:
     channel = IngestChannel(pipe[1])
-    first = replace(meter(1), decoder_failures=2, detect_received=7, retried=3, unrecorded=1, skipped=4, behind_s=3.0)
-    for each in (first, replace(first, behind_s=0.5)):
+    one = meter(1)
+    detect = replace(one.detect, decoder_failures=2, retries=3, skipped=4)
+    first = replace(one, detect_received=7, unrecorded=1, detect=detect, decoding=DecodeStatus("idle", behind_s=3.0))
+    for each in (first, replace(first, decoding=DecodeStatus("active", behind_s=0.5))):
         channel.put(each)
     (sent,) = drained(channel, *pipe)
-    counts = [field.name for field in fields(CameraMeter) if field.type == "int"]
-    assert [getattr(sent, name) for name in counts] == [2 * getattr(first, name) for name in counts]
     assert isinstance(sent, CameraMeter)
-    assert sent.behind_s == 3.0
+    for part, of_first in ((sent, first), (sent.detect, first.detect)):
+        counts = [field.name for field in fields(part) if field.type == "int"]
+        assert [getattr(part, name) for name in counts] == [2 * getattr(of_first, name) for name in counts]
+    assert sent.decoding == DecodeStatus("active", behind_s=3.0)
 
 
 def test_when_the_core_does_not_read_the_oldest_boxes_go_and_nothing_else(pipe: tuple[int, int]) -> None:
@@ -139,7 +149,8 @@ def test_waiting_meters_are_added_up_and_only_the_last_health_counts(pipe: tuple
     assert isinstance(summed, CameraMeter)
     assert (summed.received, summed.exact, summed.packets, summed.reconnects) == (303, False, 3, 15)
     assert summed.detect_received == 30
-    assert (summed.why, summed.ages, summed.retried) == ({"newer": 9, "late": 3}, (3, 6, 90), 3)
+    assert (summed.detect.dropped, summed.detect.ages) == ({"newer": 9, "late": 3}, (3, 6, 90))
+    assert summed.detect.retries == 3
     assert isinstance(health, IngestHealth)
     assert health.t == 2
 

@@ -43,7 +43,7 @@ def test_a_camera_that_did_not_change_keeps_its_open_alert(harness: CoreHarness)
     assert alert.t_end is None
     reconfigure(harness)
     see(harness)
-    assert [row.id for row in harness.alerts.page(limit=5)] == [alert.id]
+    assert [row.alert.id for row in harness.alerts.page(limit=5)] == [alert.id]
     assert harness.newest.t_end is None
     assert len(harness.decided(alert.id)) == 1, "it is not decided about anew"
 
@@ -56,7 +56,7 @@ def test_a_camera_that_changed_ends_its_alert_and_follows_the_new_rules_on_the_s
     half = [[0.5, 0], [1, 0], [1, 1], [0.5, 1]]
     rule = {"name": "right", "kind": "enter", "zone": "half", "score_min": 0.3}
     reconfigure(harness, {"zones": {"half": half}, "rules": [rule]})
-    row = harness.alerts.page(limit=5)[-1]
+    row = harness.alerts.page(limit=5)[-1].alert
     assert (row.id, row.t_end is not None) == (first.id, True)
     for x in (0.2, 0.3, 0.4, 0.5, 0.6, 0.7):
         harness.examine((TrackedObject(track=2, label="person", score=0.9, box=(x, 0.2, x + 0.1, 0.6)),))
@@ -76,7 +76,7 @@ def test_what_is_in_view_when_settings_change_is_not_reported_again(harness: Cor
     reconfigure(harness, moving | {"detect": {"fps": 4}})
     for _ in range(10):
         harness.examine((standing,))
-    assert [row.t_start > now for row in harness.alerts.page(limit=5)] == [True]
+    assert [row.alert.t_start > now for row in harness.alerts.page(limit=5)] == [True]
     for step in range(10):
         x = 0.3 + 0.05 * step
         harness.examine((replace(standing, box=(x, 0.2, x + 0.1, 0.6)),))

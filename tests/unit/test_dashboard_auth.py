@@ -93,7 +93,7 @@ def test_another_site_cannot_change_anything(site: Site, headers: dict[str, str]
     assert answer.status_code == 403
     detail = site.alerts.get("a")
     assert detail is not None
-    assert detail.alert.review is None
+    assert detail.row.reviewed.review is None
 
 
 def test_its_own_pages_and_programs_can(site: Site) -> None:

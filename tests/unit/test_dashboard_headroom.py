@@ -12,8 +12,7 @@ from appliance.base.clock import ManualClock
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import SystemHealth
 from appliance.store.health_events import HealthEventStore
-from appliance.store.meter import DecodeStatus
-from appliance.types import HealthEvent
+from appliance.types import DecodeStatus, HealthEvent
 from tests.support.dashboard_site import Site
 
 T0 = 1_700_000_000.0

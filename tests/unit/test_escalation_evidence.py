@@ -270,7 +270,7 @@ class TestSteps:
     def test_what_the_recording_lost_is_shown_by_the_still(self, make_site: Callable[..., Site]) -> None:
         site = asked(make_site())
         site.maker.run_once()
-        assert site.detail().alert.still == "ready"
+        assert site.detail().row.evidence.still == "ready"
         lose_recording(site)
         wants(site, "frame", 0)
         site.pass_time(21)

@@ -205,7 +205,7 @@ def test_evidence_that_cannot_be_had_ends_the_escalation_once(escalated: Escalat
     assert escalated.last_word()[2].endswith("but the recording does not hold this moment.")
     detail = escalated.alerts.get("a1")
     assert detail is not None
-    assert detail.alert.verdict == "unsure"
+    assert detail.row.judged.verdict == "unsure"
 
 
 def test_an_acknowledgement_of_the_step_before_does_not_pass_for_this_one(escalated: Escalated) -> None:

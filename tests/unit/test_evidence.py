@@ -342,7 +342,7 @@ class TestMaker:
         assert site.maker.run_once() == 2  # the cloud's frames and the still
 
         detail = site.detail()
-        assert detail.alert.delivery == "ready"
+        assert detail.row.judged.delivery == "ready"
         frames = [row for row in detail.evidence if row.kind == "frame"]
         assert [number(picture(site.root, row.path)) for row in frames] == [10, 20, 30]
         assert all(row.box == BOX and (row.width, row.height) == (160, 120) for row in frames)
@@ -350,7 +350,7 @@ class TestMaker:
         assert still is not None
         assert number(picture(site.root, still.path)) == 30
         assert (still.box, still.width, still.height) == (BOX, 320, 240)
-        assert detail.alert.clip == "waiting"
+        assert detail.row.evidence.clip == "waiting"
 
         site.apply(ended(t=T0 + 3.0, t_end=T0 + 6.0, view=best(T0 + 3.0)))
         site.put(encoded_footage(0, 40), T0)
@@ -414,14 +414,14 @@ class TestMaker:
         site.record(20)
         site.apply(opened(t=T0 + 3, view=best(T0 + 3)))
         site.maker.run_once()
-        rev = site.detail().alert.rev
+        rev = site.detail().row.rev
         better = best(T0 + 18.5, score=0.95, box=(0.1, 0.1, 0.9, 0.9))
         site.apply(AlertChange("extended", alert(t=T0 + 3, view=better)))
         site.maker.run_once()
         still = site.detail().piece("still")
         assert still is not None
         assert (number(picture(site.root, still.path)), still.box, still.score) == (185, better.box, 0.95)
-        assert site.detail().alert.rev > rev
+        assert site.detail().row.rev > rev
         assert site.maker.run_once() == 0
 
     def test_a_still_follows_a_better_view_now_and_then_and_at_the_end(self, site: Site) -> None:
@@ -448,9 +448,9 @@ class TestMaker:
         still = site.detail().piece("still")
         assert still is not None
         assert (number(picture(site.root, still.path)), still.box) == (30, first.box)
-        row = site.detail().alert
-        assert row.best == hardly
-        assert row.still_box == first.box
+        row = site.detail().row
+        assert row.alert.best == hardly
+        assert row.evidence.still_box == first.box
 
     def test_the_still_is_decoded_with_the_frames_for_the_cloud(
         self, site: Site, monkeypatch: pytest.MonkeyPatch
@@ -508,7 +508,7 @@ class TestMaker:
         site.record()
         site.apply(opened(t=T0 + 3), sample_escalation(t=T0 + 3))
         site.pass_time(1)
-        assert site.detail().alert.delivery == "waiting"
+        assert site.detail().row.judged.delivery == "waiting"
         site.pass_time(2)
         [row] = EscalationStore(site.db).media("q1")
         assert (number(picture(site.root, row.path)), row.ref.box) == (30, BOX)
@@ -520,7 +520,7 @@ class TestMaker:
         site.see([2.8, 3.0, 3.2])
         site.apply(opened(t=T0 + 3), sample_escalation(t=T0 + 3))
         site.maker.run_once()
-        assert site.detail().alert.delivery == "ready"
+        assert site.detail().row.judged.delivery == "ready"
         assert EscalationStore(site.db).media("q1") == []
         assert site.state("still") == ("missing", "recording is off for this camera")
         site.apply(ended(t=T0 + 3, t_end=T0 + 5))
@@ -531,9 +531,9 @@ class TestMaker:
     def test_a_lost_camera_leaves_reasons_not_silence(self, site: Site) -> None:
         site.apply(ended(t=T0 + 3, t_end=T0 + 5), sample_escalation(t=T0 + 3))
         site.pass_time(19)
-        assert site.detail().alert.delivery == "waiting"
+        assert site.detail().row.judged.delivery == "waiting"
         site.pass_time(10)
-        assert site.detail().alert.delivery == "ready"
+        assert site.detail().row.judged.delivery == "ready"
         for kind in ("still", "clip"):
             state, reason = site.state(kind)
             assert state == "missing"
@@ -563,8 +563,8 @@ class TestMaker:
         site.maker.run_once()
         other = AlertStore(site.db).get("a2")
         assert other is not None
-        assert other.alert.still == "ready"
-        assert site.detail().alert.still == "waiting"
+        assert other.row.evidence.still == "ready"
+        assert site.detail().row.evidence.still == "waiting"
         site.pass_time(26)
         state, reason = site.state("still")
         assert state == "missing"
@@ -576,11 +576,11 @@ class TestMaker:
         blocked.write_text("a file where a folder should be, as a disk that refuses")
         site.apply(ended(t=T0 + 3, t_end=T0 + 5), sample_escalation(t=T0 + 3))
         site.pass_time(60)
-        assert site.detail().alert.delivery == "waiting"
+        assert site.detail().row.judged.delivery == "waiting"
         assert {site.state(kind)[0] for kind in ("still", "clip", "boxes")} == {"waiting"}
         blocked.unlink()
         site.pass_time(6)
-        assert site.detail().alert.delivery == "ready"
+        assert site.detail().row.judged.delivery == "ready"
         assert {site.state(kind)[0] for kind in ("still", "clip", "boxes")} == {"ready"}
 
     def test_a_restart_goes_on_where_it_was(self, site: Site) -> None:
@@ -591,7 +591,7 @@ class TestMaker:
         shutil.copytree(site.root / "evidence", site.root / "before")
         again = EvidenceMaker(site.db, site.root, site.config.for_decisions(), site.clock)
         assert again.run_once() == 0
-        assert site.detail().alert.clip == "ready"
+        assert site.detail().row.evidence.clip == "ready"
         assert list((site.root / "evidence").rglob(".*")) == []
 
     def test_works_in_a_thread_of_its_own_until_stopped(self, site: Site) -> None:
@@ -602,9 +602,9 @@ class TestMaker:
         thread.start()
         site.apply(ended(t=T0 + 3, t_end=T0 + 5), sample_escalation(t=T0 + 3))
         try:
-            until(lambda: site.detail().alert.clip == "ready")
+            until(lambda: site.detail().row.evidence.clip == "ready")
         finally:
             maker.stop()
             thread.join(60)
         assert not thread.is_alive()
-        assert (site.detail().alert.delivery, site.detail().alert.clip) == ("ready", "ready")
+        assert (site.detail().row.judged.delivery, site.detail().row.evidence.clip) == ("ready", "ready")

@@ -98,7 +98,7 @@ class Row(CoreHarness):
         """Return the cameras of each incident, oldest first."""
         found: dict[str, list[str]] = {}
         for row in reversed(self.alerts.page(limit=100)):
-            found.setdefault(row.incident or row.id, []).append(row.camera)
+            found.setdefault(row.incident or row.alert.id, []).append(row.alert.camera)
         return [tuple(cameras) for cameras in found.values()]
 
 
@@ -113,7 +113,7 @@ def test_a_walker_across_three_cameras_is_one_incident(row: Row) -> None:
     row.play(Walk(2, 6, 1.5), seconds=40)
     assert row.incidents() == [CAMERAS]
     first = row.alerts.page(limit=10)[-1]
-    assert (first.camera, first.incident) == ("gate", first.id)
+    assert (first.alert.camera, first.incident) == ("gate", first.alert.id)
 
 
 def test_a_walker_back_is_one_incident_and_views_may_overlap(row: Row) -> None:
@@ -149,10 +149,10 @@ def test_two_who_walk_20_s_apart_are_never_one(tmp_path: Path, seed: int) -> Non
 
 def mixed(row: Row) -> list[AlertRow]:
     """Return the alerts that were joined to an incident of another person (tracks of walker n are 100 n + …)."""
-    alerts = {each.id: each for each in row.alerts.page(limit=100)}
+    alerts = {each.alert.id: each for each in row.alerts.page(limit=100)}
 
-    def opened_by(alert: AlertRow) -> int:
-        return alert.tracks[0] // 100
+    def opened_by(opened: AlertRow) -> int:
+        return opened.alert.tracks[0] // 100
 
     joined = [each for each in alerts.values() if each.incident]
     return [each for each in joined if opened_by(each) != opened_by(alerts[each.incident])]

@@ -50,7 +50,7 @@ def said(
 def row(db: Database, alert_id: str = "a1") -> AlertRow:
     detail = AlertStore(db).get(alert_id)
     assert detail is not None
-    return detail.alert
+    return detail.row
 
 
 def born(db: Database, severity_after: Callable[..., Severity] | None = None) -> AlertStore:
@@ -104,7 +104,7 @@ class TestWhatIsLearnt:
                 "engine": "redetect",
             }
             assert box.alerts.apply_verdict(Verdict.model_validate(old), T0 + 5)
-            assert row(box.db, name).verdict == "rechecked"
+            assert row(box.db, name).judged.verdict == "rechecked"
         assert DecisionStore(box.db).outcomes() == []
         box.db.close()
 
@@ -112,11 +112,12 @@ class TestWhatIsLearnt:
 class TestWhoStandsAbove:
     def test_a_detector_does_not_stand_above_our_own_stricter_look(self, db: Database) -> None:
         born(db).apply_verdict(said("confirmed", "detector"), T0 + 2)
-        assert (row(db).verdict, row(db).judge, row(db).standing) == ("rechecked", "detector", "rechecked")
+        judged = row(db).judged
+        assert (judged.verdict, judged.judge, judged.standing) == ("rechecked", "detector", "rechecked")
         looks = RecheckStore(db)
         looks.begin("a1", "the cloud cannot be reached")
         assert looks.record_verdict("a1", UNSURE_HERE), "a detector's verdict does not keep ours out"
-        assert row(db).standing == "unsure"
+        assert row(db).judged.standing == "unsure"
 
     def test_a_language_model_does(self, db: Database) -> None:
         alerts = born(db)
@@ -124,7 +125,7 @@ class TestWhoStandsAbove:
         looks.begin("a1", "the cloud cannot be reached")
         assert looks.record_verdict("a1", UNSURE_HERE)
         alerts.apply_verdict(said("confirmed"), T0 + 2)
-        assert row(db).standing == "confirmed"
+        assert row(db).judged.standing == "confirmed"
         assert not looks.record_verdict("a1", UNSURE_HERE)
 
     @pytest.mark.parametrize("order", [("vlm", "detector"), ("detector", "vlm")])
@@ -133,7 +134,7 @@ class TestWhoStandsAbove:
         alerts.apply(opened(), escalation=sample_escalation("q2", t=T0 + 1), priority="normal")
         for escalation, kind in zip(("q1", "q2"), order, strict=True):
             assert alerts.apply_verdict(said("confirmed" if kind == "vlm" else "rejected", kind, to=escalation), T0 + 2)
-        assert (row(db).verdict, row(db).judge) == ("confirmed", "vlm")
+        assert (row(db).judged.verdict, row(db).judged.judge) == ("confirmed", "vlm")
         detail = alerts.get("a1")
         assert detail is not None
         assert detail.verdict is not None
@@ -147,7 +148,7 @@ class TestWhatIsToBeReviewed:
         alerts.apply_verdict(said("rejected"), T0 + 2)
 
         def shown(**wanted: object) -> list[str]:
-            return [each.id for each in alerts.page(wanted=AlertQuery(**wanted))]  # type: ignore[arg-type]
+            return [each.alert.id for each in alerts.page(wanted=AlertQuery(**wanted))]  # type: ignore[arg-type]
 
         assert shown(review="open") == ["a2"]
         assert shown(set_aside=False) == ["a2"]
@@ -187,15 +188,15 @@ class TestSeverity:
     ) -> None:
         alerts = born(db, self.POLICY)
         alerts.apply_verdict(verdict, T0 + 2)
-        assert (row(db).severity, row(db).rules_severity) == (severity, by_rules)
+        assert (row(db).alert.severity, row(db).judged.rules_severity) == (severity, by_rules)
 
     def test_it_stays_while_the_rules_say_nothing_new_and_goes_when_they_do(self, db: Database) -> None:
         alerts = born(db, self.POLICY)
         alerts.apply_verdict(said("rejected"), T0 + 2)
         alerts.apply(AlertChange("extended", replace(alert(), score=0.95)), escalation=None, priority="normal")
-        assert (row(db).severity, row(db).rules_severity, row(db).score) == ("info", "warning", 0.95)
+        assert (row(db).alert.severity, row(db).judged.rules_severity, row(db).alert.score) == ("info", "warning", 0.95)
         alerts.apply(AlertChange("extended", replace(alert(), severity="alert")), escalation=None, priority="normal")
-        assert (row(db).severity, row(db).rules_severity) == ("alert", None), "a graver rule has fired"
+        assert (row(db).alert.severity, row(db).judged.rules_severity) == ("alert", None), "a graver rule has fired"
         alerts.apply(ended(), escalation=None, priority="normal")
 
     def test_only_a_confirmation_makes_it_graver(self) -> None:
@@ -238,7 +239,7 @@ class TestHeldAlerts:
         self, verdict: Verdict, standing: Standing, told: str, db: Database
     ) -> None:
         born(db).apply_verdict(verdict, T0 + 2)
-        assert row(db).standing == standing
+        assert row(db).judged.standing == standing
         known = NoticeInput(**{**asdict(self.HELD), "standing": standing, "delivery": "settled"})
         assert decide_notice(known).kind == told
 
@@ -287,7 +288,7 @@ def test_a_database_of_before_says_rechecked_where_a_detector_had_confirmed(tmp_
     )
     connection.close()
     db = Database(path, ManualClock(T0 + 9))
-    found = {name: row(db, name) for name in ("a1", "a2", "a3")}
+    found = {name: row(db, name).judged for name in ("a1", "a2", "a3")}
     assert {name: (each.verdict, each.judge) for name, each in found.items()} == {
         "a1": ("rechecked", "detector"), "a2": ("confirmed", "vlm"), "a3": ("rechecked", "unknown"),
     }  # fmt: skip
@@ -315,7 +316,7 @@ class TestTheRunningCore:
         assert asked.body.language == "de"
         verdict = said("rejected", to=asked.id, of=name).model_copy(update={"site": asked.site})
         assert box.alerts.apply_verdict(verdict, T0 + 5)
-        assert (row(box.db, name).severity, row(box.db, name).rules_severity) == ("info", "alert")
+        assert (row(box.db, name).alert.severity, row(box.db, name).judged.rules_severity) == ("info", "alert")
         box.db.close()
 
     def test_a_language_that_nobody_knows_is_refused(self) -> None:

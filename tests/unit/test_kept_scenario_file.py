@@ -15,9 +15,9 @@ from appliance.media.recorded import RecordedSegment
 from appliance.media.recording_reader import READ_DIRECTLY
 from appliance.scenario.scenario_exporter import ClipWindow, _cut_unbroken, clip_window, initial_events
 from appliance.scenario.scenario_file import EventStanding, KnownEvent, derive_truth
-from appliance.store.alert_rows import AlertRow
+from appliance.store.alert_rows import AlertReview, AlertRow
 from appliance.store.alerts import AlertDetail
-from appliance.types import FrameBoxes, TrackedObject
+from appliance.types import Alert, FrameBoxes, TrackedObject
 from tests.support.numbered_footage import encoded_footage, record
 from tests.support.sample_rows import T0, event
 
@@ -89,11 +89,11 @@ def test_windows_hold_their_moment_and_those_of_a_kind_never_overlap(told: list[
 
 
 def row(t_end: float) -> AlertRow:
-    return AlertRow(
+    alert = Alert(
         id="a1", camera="yard", run="r1", severity="warning", rules=("loiterer",), labels=("person",), tracks=(7,),
-        score=0.8, t_start=T0 + 30, t_end=T0 + t_end, end_reason="quiet", best=None, verdict=None, review="reviewed",
-        review_t=None, created_t=T0, rev=1,
+        score=0.8, t_start=T0 + 30, t_end=T0 + t_end, end_reason="quiet",
     )  # fmt: skip
+    return AlertRow(alert=alert, reviewed=AlertReview(review="reviewed"), created_t=T0, rev=1)
 
 
 def test_a_long_stay_is_shown_from_before_it_began() -> None:
@@ -105,7 +105,7 @@ def test_a_long_stay_is_shown_from_before_it_began() -> None:
         }
     )
     stay = event(T0 + 30, rule="loiterer")
-    window = clip_window(AlertDetail(alert=row(40), events=(stay,)), camera, AlertsConfig(pre_roll_s=5, post_roll_s=4))
+    window = clip_window(AlertDetail(row=row(40), events=(stay,)), camera, AlertsConfig(pre_roll_s=5, post_roll_s=4))
     assert window == ClipWindow(T0 + 5, T0 + 44, T0 + 10, T0 + 30)
 
 

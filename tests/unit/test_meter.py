@@ -11,8 +11,8 @@ import pytest
 from appliance.base.clock import ManualClock, local_day
 from appliance.store.audit import AuditRow, AuditStore
 from appliance.store.database import Database
-from appliance.store.meter import DecodeStatus, Meter, MeterTotal, Metric, MetricName
-from appliance.types import CameraMeter
+from appliance.store.meter import Meter, MeterTotal, Metric, MetricName
+from appliance.types import CameraMeter, DecodeStatus, DetectCounts
 from tests.support.core_harness import CoreHarness, site
 from tests.support.sample_rows import T0
 
@@ -49,10 +49,9 @@ def test_the_core_counts_what_came_as_a_second_stream(tmp_path: Path) -> None:
         received=100,
         exact=True,
         packets=1,
-        decoded=1,
-        examined=1,
-        unexamined=0,
         detect_received=30,
+        detect=DetectCounts(decoded=1, examined=1, unexamined=0),
+        decoding=DecodeStatus("idle"),
     )
     core.core.take(told)
     found = {each.metric: each.amount for each in core.meter.totals("start")}

@@ -162,7 +162,7 @@ class CoreSide:
         """(the state of its re-check, the edge verdict)."""
         detail = self.alerts.get(alert)
         assert detail is not None
-        return (detail.recheck.state if detail.recheck else None), detail.alert.edge
+        return (detail.recheck.state if detail.recheck else None), detail.row.judged.edge
 
     def counts(self) -> dict[str, int]:
         return {each.kind.removeprefix("second_look_"): each.amount for each in self.meter.totals("all")}
@@ -193,7 +193,7 @@ def test_an_alert_is_rechecked_once_at_moments_spread_over_its_life(core: CoreSi
     assert (len(core.commands), core.row(), core.counts()) == (1, ("judged", "rechecked"), {"rechecked": 1})
     detail = core.alerts.get("a1")
     assert detail is not None
-    assert (detail.alert.verdict, detail.alert.edge_confidence) == (None, pytest.approx(0.9, abs=0.1))
+    assert (detail.row.judged.verdict, detail.row.judged.edge_confidence) == (None, pytest.approx(0.9, abs=0.1))
 
 
 def test_who_walked_out_of_the_picture_before_the_rule_fired_is_rechecked_where_he_was_seen(core: CoreSide) -> None:
@@ -291,7 +291,7 @@ def test_the_clouds_later_verdict_stands_above_and_is_applied_once(core: CoreSid
     assert not core.alerts.apply_verdict(answer(decision="rejected"), T0 + 10)
     detail = core.alerts.get("a1")
     assert detail is not None
-    assert (detail.alert.verdict, detail.alert.edge, len(detail.verdicts)) == ("rejected", "rechecked", 1)
+    assert (detail.row.judged.verdict, detail.row.judged.edge, len(detail.verdicts)) == ("rejected", "rechecked", 1)
 
 
 def test_an_appliance_without_capacity_records_a_failure(core: CoreSide) -> None:

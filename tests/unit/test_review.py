@@ -175,7 +175,7 @@ class TestManyAtOnce:
         assert [each["id"] for each in answer["alerts"]] == ["a0", "a2"]
         assert answer["missing"] == ["nobody"]
         assert ids(client, "review=false_alarm") == ["a2", "a0"]
-        assert [row.id for row in site.alerts.changed_since(rev)] == ["a0", "a2"], "other browsers are told"
+        assert [row.alert.id for row in site.alerts.changed_since(rev)] == ["a0", "a2"], "other browsers are told"
 
     def test_each_alert_has_a_change_of_its_own(self, site: Site, client: TestClient) -> None:
         for n in range(2):
@@ -235,7 +235,9 @@ class TestDeleting:
         assert site.alerts.counts().to_review == 2
         assert 'id="a-a1"' not in client.get("/").text + client.get("/cameras/gate").text
         assert 'href="/alerts/a0"' in client.get("/alerts/a2").text, "the next older one"
-        assert [row.deleted_t for row in site.alerts.changed_since(rev)] == [T0 + 100], "other browsers are told"
+        assert [row.reviewed.deleted_t for row in site.alerts.changed_since(rev)] == [T0 + 100], (
+            "other browsers are told"
+        )
         assert client.get("/fragments/alerts/a1").status_code == 204
         page = client.get("/alerts/a1").text
         assert "Take back" in page

@@ -40,14 +40,14 @@ def db(tmp_path: Path) -> Iterator[Database]:
 def test_an_alert_is_born_with_its_event_its_evidence_and_its_escalation(db: Database) -> None:
     alerts = AlertStore(db)
     row = alerts.apply(opened(), escalation=sample_escalation(), priority="normal")
-    assert (row.delivery, row.still, row.clip, row.t_end, row.created_t) == (
+    assert (row.judged.delivery, row.evidence.still, row.evidence.clip, row.alert.t_end, row.created_t) == (
         "waiting",
         "waiting",
         "waiting",
         None,
         T0 + 1,
     )
-    assert row.best == best()
+    assert row.alert.best == best()
     detail = alerts.get("a1")
     assert detail is not None
     assert [each.id for each in detail.events] == ["e-a1"]
@@ -82,10 +82,10 @@ def test_an_alert_grows_and_ends_and_stays_ended(db: Database) -> None:
     alerts = AlertStore(db)
     alerts.apply(opened(), escalation=None, priority="")
     grown = AlertChange("extended", alert(view=best(T0 + 1, score=0.9)), event(T0 + 1, name="e2", rule="loiterer"))
-    assert alerts.apply(grown, escalation=None, priority="").best == best(T0 + 1, score=0.9)
-    assert alerts.apply(ended(), escalation=None, priority="").t_end == T0 + 3
+    assert alerts.apply(grown, escalation=None, priority="").alert.best == best(T0 + 1, score=0.9)
+    assert alerts.apply(ended(), escalation=None, priority="").alert.t_end == T0 + 3
     late = AlertChange("extended", alert(), event(T0 + 9, name="e3"))
-    after = alerts.apply(late, escalation=None, priority="")
+    after = alerts.apply(late, escalation=None, priority="").alert
     assert (after.t_end, after.end_reason) == (T0 + 3, "quiet")
     detail = alerts.get("a1")
     assert detail is not None
@@ -116,7 +116,7 @@ def test_a_verdict_settles_its_alert_once(db: Database) -> None:
     assert alerts.apply_verdict(sample_verdict(), T0 + 5)
     assert not alerts.apply_verdict(sample_verdict(decision="rejected"), T0 + 6)
     [row] = alerts.changed_since(before)
-    assert (row.verdict, row.delivery) == ("confirmed", "settled")
+    assert (row.judged.verdict, row.judged.delivery) == ("confirmed", "settled")
     detail = alerts.get("a1")
     assert detail is not None
     assert detail.verdict is not None
@@ -143,10 +143,10 @@ def test_a_person_reviews_and_takes_it_back(db: Database) -> None:
     alerts.apply(opened(), escalation=None, priority="")
     assert ReviewStore(db).review(["a1"], "false_alarm", T0 + 9)
     [row] = alerts.page(wanted=AlertQuery(review="false_alarm"))
-    assert row.review_t == T0 + 9
+    assert row.reviewed.review_t == T0 + 9
     assert alerts.page(wanted=AlertQuery(review="open")) == []
     assert ReviewStore(db).review(["a1"], None, T0 + 10)
-    assert [each.review_t for each in alerts.page(wanted=AlertQuery(review="open"))] == [None]
+    assert [each.reviewed.review_t for each in alerts.page(wanted=AlertQuery(review="open"))] == [None]
     assert not ReviewStore(db).review(["nobody"], "reviewed", T0)
 
 
@@ -159,12 +159,12 @@ def test_pages_go_back_in_time_without_repeating_or_missing(db: Database) -> Non
     seen: list[str] = []
     cursor = None
     while rows := alerts.page(cursor, 4):
-        seen += [row.id for row in rows]
-        cursor = AlertCursor.after(rows[-1])
+        seen += [row.alert.id for row in rows]
+        cursor = AlertCursor.after(rows[-1].alert)
         if len(seen) == 8:  # one that arrives meanwhile does not move the pages
             alerts.apply(opened("new", t=T0 + 99), escalation=None, priority="")
     assert seen == sorted(names, reverse=True)
-    assert {row.camera for row in alerts.page(wanted=AlertQuery(camera="gate"))} == {"gate"}
+    assert {row.alert.camera for row in alerts.page(wanted=AlertQuery(camera="gate"))} == {"gate"}
     assert alerts.page(wanted=AlertQuery(severity="info")) == []
 
 
@@ -173,10 +173,10 @@ def test_a_reader_who_remembers_the_last_change_misses_none(db: Database) -> Non
     for name in ("a1", "a2", "a3"):
         alerts.apply(opened(name), escalation=None, priority="")
     first, second = alerts.changed_since(0, 2)
-    assert (first.id, second.id) == ("a1", "a2")
+    assert (first.alert.id, second.alert.id) == ("a1", "a2")
     EvidenceStore(db).put(EvidenceRow(alert="a1", kind="still", state="missing", reason="dark"))
     rest = alerts.changed_since(second.rev)
-    assert [(row.id, row.still) for row in rest] == [("a3", "waiting"), ("a1", "missing")]
+    assert [(row.alert.id, row.evidence.still) for row in rest] == [("a3", "waiting"), ("a1", "missing")]
     assert alerts.changed_since(rest[-1].rev) == []
 
 
@@ -187,9 +187,9 @@ def test_alerts_that_a_dead_core_left_open_end_where_their_boxes_end(db: Databas
     boxes.append("yard", "r2", [sample_frame(T0 + 500, seq=0)])
     alerts.apply(opened("unseen", t=T0 + 50, camera="gate"), escalation=None, priority="")
     alerts.apply(ended("over", t_end=T0 + 1), escalation=None, priority="")
-    assert {row.id for row in alerts.page() if row.t_end is None} == {"seen", "unseen"}
+    assert {row.alert.id for row in alerts.page() if row.alert.t_end is None} == {"seen", "unseen"}
     assert alerts.end_interrupted() == 2
-    found = {row.id: (row.t_end, row.end_reason) for row in alerts.page()}
+    found = {row.alert.id: (row.alert.t_end, row.alert.end_reason) for row in alerts.page()}
     assert found == {"seen": (T0 + 3, "restart"), "unseen": (T0 + 50, "restart"), "over": (T0 + 1, "quiet")}
     assert alerts.end_interrupted() == 0
 

@@ -171,9 +171,9 @@ def test_alerts_of_a_full_disk_are_stored_with_their_escalations_once_there_is_r
     watched.second()
     assert watched.core.warning == ""
     rows = watched.alerts.page(limit=100)
-    assert sorted(row.tracks for row in rows) == [(track,) for track in range(1, 30)]
-    assert {row.end_reason for row in rows} == {"quiet"}
-    assert {row.delivery for row in rows} == {"waiting"}
+    assert sorted(row.alert.tracks for row in rows) == [(track,) for track in range(1, 30)]
+    assert {row.alert.end_reason for row in rows} == {"quiet"}
+    assert {row.judged.delivery for row in rows} == {"waiting"}
     assert watched.alerts.counts().undelivered == 29
 
 
