@@ -227,9 +227,12 @@ class LogVerdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogEnd:
-    """Last line of a camera in a replay log; a log without it was cut off. See `ReplayResult` for the counts.
+    """Last line of a camera in a replay log; a log without it was cut off.
 
-    suppressed: ids of the events that a cooldown held back. skipped: of `frames`, how many were not decoded.
+    t: seconds from the first frame to the last. examined: frames selected for the detector; unlooked: of those, how
+    many it failed for. decode_errors: packets that could not be decoded. time_jumps: places where the clip's time
+    stamps made no sense. suppressed: ids of the events that a cooldown held back. error: why the footage could not be
+    read to its end. skipped: of `frames`, how many were not decoded.
     """
 
     type: Literal["end"] = "end"

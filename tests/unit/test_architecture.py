@@ -104,7 +104,7 @@ FIELDS_MAX = 16
 # The JSON of these is a contract (a line of the replay log, `vedette replay --json`, a message of the ingest channel),
 # or they are rows of the database, and so their fields stay flat.
 FLAT_BY_CONTRACT = {
-    "appliance.replay.replay_result:ReplayResult", "appliance.store.alert_rows:AlertRow",
+    "appliance.store.alert_rows:AlertRow",
     "appliance.types.events:Route", "appliance.types.events:RouteInputs",
     "appliance.types.ingest_messages:CameraMeter",
 }  # fmt: skip
