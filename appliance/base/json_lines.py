@@ -2,15 +2,35 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from appliance.base.errors import VedetteError, printable
-from appliance.types import Alert, Command, FrameBoxes, IngestMessage, LogLine, Route, StreamHeader
+from appliance.base.flat_record import flat, grouped, record_class
+from appliance.types import (
+    INPUT_KEYS,
+    Alert,
+    Command,
+    Event,
+    FrameBoxes,
+    Gap,
+    HealthEvent,
+    IngestMessage,
+    LogEnd,
+    LogLine,
+    LogVerdict,
+    Route,
+    RouteInputs,
+    StreamHeader,
+)
 
+ROUTE_KEYS = tuple(each.name for each in fields(Route))
+_InputsRecord = record_class(RouteInputs, INPUT_KEYS)
+RouteRecord = record_class(Route, ROUTE_KEYS, inputs=_InputsRecord)
 ERROR_CHARS_MAX = 200  # of a message that quotes what another side sent
 
 
@@ -45,13 +65,22 @@ def encode_log(line: LogLine) -> bytes:
 
     Left out: the verdict of an alert that has none, and what was known before where nothing was.
     """
-    return _log().dump_json(line, exclude=_omitted_fields(line)) + b"\n"
+    record = route_record(line) if isinstance(line, Route) else line
+    return _log().dump_json(record, exclude=_omitted_fields(line)) + b"\n"
 
 
 def decode_log(line: bytes) -> LogLine:
     """Read one line of a replay log. Raises WireError."""
-    found: LogLine = _decode(_log(), line)
-    return found
+    found = _decode(_log(), line)
+    if isinstance(found, RouteRecord):
+        inputs = grouped(RouteInputs, flat(found.inputs, INPUT_KEYS))
+        found = grouped(Route, flat(found, ROUTE_KEYS) | {"inputs": inputs})
+    return cast("LogLine", found)
+
+
+def route_record(route: Route) -> Any:
+    """Return the flat record of a route, as the log has it."""
+    return RouteRecord(**flat(route, ROUTE_KEYS) | {"inputs": _InputsRecord(**flat(route.inputs, INPUT_KEYS))})
 
 
 def unused_header_fields(header: StreamHeader) -> set[str]:
@@ -84,8 +113,9 @@ def _command() -> TypeAdapter[Command]:
 
 
 @cache
-def _log() -> TypeAdapter[LogLine]:
-    return TypeAdapter(Annotated[LogLine, Field(discriminator="type")], config=_NO_TABLE)
+def _log() -> TypeAdapter[Any]:
+    lines = StreamHeader | FrameBoxes | Event | Alert | RouteRecord | LogVerdict | Gap | LogEnd | HealthEvent
+    return TypeAdapter(Annotated[lines, Field(discriminator="type")], config=_NO_TABLE)
 
 
 def _omitted_fields(line: object) -> Any:
@@ -94,7 +124,7 @@ def _omitted_fields(line: object) -> Any:
         return {"verdict"}
     if isinstance(line, FrameBoxes) and all(found.stood_s is None for found in line.objects):
         return {"objects": {"__all__": {"stood_s"}}}
-    if isinstance(line, Route) and not line.inputs.offload:
+    if isinstance(line, Route) and not line.inputs.system_load.offload:
         return {"inputs": {"offload"}}
     if isinstance(line, StreamHeader):
         return unused_header_fields(line)

@@ -292,8 +292,10 @@ class LateEscalations:
             logger.info("second detections are taken into account later: %s", error)
             return
         for row in rechecked:
-            chance = max(row.inputs.chance, row.confidence) if row.rechecked != "unsure" else row.inputs.chance
-            known = replace(row.inputs, rechecked=row.rechecked, chance=chance)
+            chance = row.inputs.calibrated
+            if row.rechecked != "unsure":
+                chance = replace(chance, chance=max(chance.chance, row.confidence))
+            known = replace(row.inputs, rechecked=row.rechecked, calibrated=chance)
             camera = settings.cameras.get(row.alert.camera)
             alert = alert_of(row.alert)
             plan = camera.planner.reconsider(alert, row.event, known, self._clock.now()) if camera else None

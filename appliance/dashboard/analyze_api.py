@@ -31,13 +31,12 @@ from appliance.config import CameraConfig, DecisionConfig
 from appliance.dashboard.deps import CoreProbes
 from appliance.evidence.maker import ASKED, UploadedFrame, UploadReader
 from appliance.evidence.privacy import PrivacyRules
-from appliance.router.calibration import TrackStability
 from appliance.router.escalation_planner import API_RULE, ApiEscalation
 from appliance.sandbox.sandbox import SandboxError
 from appliance.store.alerts import AlertDetail, AlertStore
 from appliance.store.savings import price_work
 from appliance.store.verdict_stats import DailyJudgeWork
-from appliance.types import Box, RecheckResult
+from appliance.types import Box, RecheckResult, TrackStability
 from appliance.web.problems import Problem, sentence
 from appliance.web.routes import RouteList, provided
 from appliance.web.visitor import VisitorSlots, visitor, visitor_keys

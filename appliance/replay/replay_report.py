@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from appliance.base.json_lines import route_record
 from appliance.replay.replay_result import ReplayResult
 from appliance.replay.verdict_source import BY_NEARNESS
 from appliance.types import BestView, Decision, Event, Gap, HealthEvent, LogVerdict
@@ -61,17 +62,18 @@ _json: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Any])
 def as_json(result: ReplayResult) -> dict[str, Any]:
     """Return the result as one flat object for `json.dumps`, alerts and events as in the log. Its keys are public."""
     end, cost = result.end, result.cost
-    found: dict[str, Any] = {
+    flat = {
         "clip": result.clip, "camera": end.camera, "model": result.model, "run": end.run, "size": result.size,
         "frames": end.frames, "examined": end.examined, "unlooked": end.unlooked, "boxes": result.boxes,
         "tracks": result.tracks, "events": result.events, "suppressed": result.suppressed, "alerts": result.alerts,
         "footage_s": end.t, "wall_s": cost.wall_s, "cpu_s": cost.cpu_s, "decode_errors": end.decode_errors,
-        "time_jumps": end.time_jumps, "error": end.error, "routes": result.routes, "gaps": result.gaps,
-        "sent_bytes": result.sent_bytes, "footage_bytes": end.footage_bytes, "behind_s": cost.behind_s,
-        "remembered": cost.remembered, "answered_by": result.answered_by, "verdicts": result.verdicts,
-        "unanswered": result.unanswered, "weather": result.weather, "health": result.health, "skipped": end.skipped,
+        "time_jumps": end.time_jumps, "error": end.error, "routes": [route_record(each) for each in result.routes],
+        "gaps": result.gaps, "sent_bytes": result.sent_bytes, "footage_bytes": end.footage_bytes,
+        "behind_s": cost.behind_s, "remembered": cost.remembered, "answered_by": result.answered_by,
+        "verdicts": result.verdicts, "unanswered": result.unanswered, "weather": result.weather,
+        "health": result.health, "skipped": end.skipped,
     }  # fmt: skip
-    found = _json.dump_python(found, mode="json")
+    found: dict[str, Any] = _json.dump_python(flat, mode="json")
     return found
 
 

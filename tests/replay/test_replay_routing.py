@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from appliance import wire
 from appliance.base import json_lines
 from appliance.base.broker_config import BrokerConfig
 from appliance.base.clock import ManualClock
+from appliance.base.flat_record import flat
 from appliance.config import BudgetConfig, OffPeakConfig, SiteConfig
 from appliance.core.core_settings import CoreStores
 from appliance.evidence.maker import EvidenceMaker
@@ -24,7 +25,7 @@ from appliance.replay.replay_runner import play
 from appliance.store.meter import Meter
 from appliance.store.outbox import Outbox
 from appliance.store.outbox_queue import OutboxQueue, SendQueue
-from appliance.types import Alert, Event, FrameBoxes, Route, StreamHeader
+from appliance.types import INPUT_KEYS, Alert, Event, FrameBoxes, Route, StreamHeader
 from appliance.uplink.jetstream_publisher import chunk_message
 from tests.support.block_footage import BrightBlock, block_clip, site
 from tests.support.clip_replay import replay
@@ -92,9 +93,9 @@ def test_what_is_measured_is_what_the_live_appliance_sends(
     assert (route.when, route.reason, route.evidence, route.value, route.gpu_s, route.wait) == tuple(
         made[name] for name in ("moment", "reason", "evidence", "value", "gpu_s", "wait")
     )
-    assert asdict(route.inputs) == json.loads(made["inputs"])
-    assert route.inputs.looks > 2
-    assert route.inputs.moved > 0
+    assert flat(route.inputs, INPUT_KEYS) == json.loads(made["inputs"])
+    assert route.inputs.stability.looks > 2
+    assert route.inputs.stability.moved > 0
     assert (route.ask, route.priority, route.question) == (True, row.priority, row.body.question)
     assert (route.pictures, route.pictures_guessed) == (len(media), 0)
     assert route.picture_bytes == sent

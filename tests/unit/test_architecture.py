@@ -105,7 +105,7 @@ FIELDS_MAX = 16
 # or they are rows of the database, and so their fields stay flat.
 FLAT_BY_CONTRACT = {
     "appliance.store.alert_rows:AlertRow",
-    "appliance.types.events:Route", "appliance.types.events:RouteInputs",
+    "appliance.types.events:Route",
     "appliance.types.ingest_messages:CameraMeter",
 }  # fmt: skip
 MANY_FIELDS: set[str] = set()
