@@ -2,35 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Union, cast, get_args
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from appliance.base.errors import VedetteError, printable
 from appliance.base.flat_record import flat, grouped, record_class
-from appliance.types import (
-    INPUT_KEYS,
-    Alert,
-    Command,
-    Event,
-    FrameBoxes,
-    Gap,
-    HealthEvent,
-    IngestMessage,
-    LogEnd,
-    LogLine,
-    LogVerdict,
-    Route,
-    RouteInputs,
-    StreamHeader,
-)
+from appliance.types import Alert, Command, FrameBoxes, IngestMessage, LogLine, Route, StreamHeader
 
-ROUTE_KEYS = tuple(each.name for each in fields(Route))
-_InputsRecord = record_class(RouteInputs, INPUT_KEYS)
-RouteRecord = record_class(Route, ROUTE_KEYS, inputs=_InputsRecord)
+RouteRecord = record_class(Route)
 ERROR_CHARS_MAX = 200  # of a message that quotes what another side sent
 
 
@@ -65,22 +48,14 @@ def encode_log(line: LogLine) -> bytes:
 
     Left out: the verdict of an alert that has none, and what was known before where nothing was.
     """
-    record = route_record(line) if isinstance(line, Route) else line
+    record = flat(line) if isinstance(line, Route) else line
     return _log().dump_json(record, exclude=_omitted_fields(line)) + b"\n"
 
 
 def decode_log(line: bytes) -> LogLine:
     """Read one line of a replay log. Raises WireError."""
     found = _decode(_log(), line)
-    if isinstance(found, RouteRecord):
-        inputs = grouped(RouteInputs, flat(found.inputs, INPUT_KEYS))
-        found = grouped(Route, flat(found, ROUTE_KEYS) | {"inputs": inputs})
-    return cast("LogLine", found)
-
-
-def route_record(route: Route) -> Any:
-    """Return the flat record of a route, as the log has it."""
-    return RouteRecord(**flat(route, ROUTE_KEYS) | {"inputs": _InputsRecord(**flat(route.inputs, INPUT_KEYS))})
+    return cast("LogLine", grouped(Route, asdict(found)) if isinstance(found, RouteRecord) else found)
 
 
 def unused_header_fields(header: StreamHeader) -> set[str]:
@@ -114,7 +89,7 @@ def _command() -> TypeAdapter[Command]:
 
 @cache
 def _log() -> TypeAdapter[Any]:
-    lines = StreamHeader | FrameBoxes | Event | Alert | RouteRecord | LogVerdict | Gap | LogEnd | HealthEvent
+    lines: Any = Union[tuple(RouteRecord if each is Route else each for each in get_args(LogLine))]  # noqa: UP007
     return TypeAdapter(Annotated[lines, Field(discriminator="type")], config=_NO_TABLE)
 
 

@@ -421,8 +421,8 @@ def _router_escalations(plan: ScenarioPlan, result: ReplayResult, spool: BoxesSp
             cut = plan_evidence(route.evidence, None, 0).images
             moments = select_moments(cut, settings, events[route.event], recent, None)
             moments_shown = tuple(each.t for each in moments) or (route.t,)
-            yield RouterEscalation(route, moments_shown, route.bytes + more_bytes_of[route.alert])
-    yield from (RouterEscalation(route, (route.t,), route.bytes + more_bytes_of[route.alert]) for route in pending)
+            yield RouterEscalation(route, moments_shown, route.cost.bytes + more_bytes_of[route.alert])
+    yield from (RouterEscalation(route, (route.t,), route.cost.bytes + more_bytes_of[route.alert]) for route in pending)
 
 
 def _truth(plan: ScenarioPlan, part: ScenarioPart, result: ReplayResult, spool: BoxesSpool) -> CameraTruth:

@@ -169,9 +169,9 @@ def judged_alerts(footage: Sequence[ReplayedFootage], incidents: Sequence[Labell
                 chance_min=chance.chance_min,
                 chance_max=chance.chance_max,
                 incidents=shown[number, alert],
-                bytes=sent.bytes if sent else route.bytes,
-                gpu_s=route.gpu_s,
-                money=route.money,
+                bytes=sent.bytes if sent else route.cost.bytes,
+                gpu_s=route.cost.gpu_s,
+                money=route.cost.money,
             )
         )
     return found

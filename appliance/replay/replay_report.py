@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from appliance.base.json_lines import route_record
+from appliance.base.flat_record import flat
 from appliance.replay.replay_result import ReplayResult
 from appliance.replay.verdict_source import BY_NEARNESS
 from appliance.types import BestView, Decision, Event, Gap, HealthEvent, LogVerdict
@@ -62,18 +62,19 @@ _json: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Any])
 def as_json(result: ReplayResult) -> dict[str, Any]:
     """Return the result as one flat object for `json.dumps`, alerts and events as in the log. Its keys are public."""
     end, cost = result.end, result.cost
-    flat = {
+    told = {
         "clip": result.clip, "camera": end.camera, "model": result.model, "run": end.run, "size": result.size,
         "frames": end.frames, "examined": end.examined, "unlooked": end.unlooked, "boxes": result.boxes,
-        "tracks": result.tracks, "events": result.events, "suppressed": result.suppressed, "alerts": result.alerts,
+        "tracks": result.tracks, "events": result.events,
+        "suppressed": [each for each in result.events if each.id in end.suppressed], "alerts": result.alerts,
         "footage_s": end.t, "wall_s": cost.wall_s, "cpu_s": cost.cpu_s, "decode_errors": end.decode_errors,
-        "time_jumps": end.time_jumps, "error": end.error, "routes": [route_record(each) for each in result.routes],
+        "time_jumps": end.time_jumps, "error": end.error, "routes": list(map(flat, result.routes)),
         "gaps": result.gaps, "sent_bytes": result.sent_bytes, "footage_bytes": end.footage_bytes,
         "behind_s": cost.behind_s, "remembered": cost.remembered, "answered_by": result.answered_by,
         "verdicts": result.verdicts, "unanswered": result.unanswered, "weather": result.weather,
         "health": result.health, "skipped": end.skipped,
     }  # fmt: skip
-    found: dict[str, Any] = _json.dump_python(flat, mode="json")
+    found: dict[str, Any] = _json.dump_python(told, mode="json")
     return found
 
 
@@ -187,7 +188,7 @@ def _summary(result: ReplayResult) -> list[str]:
     end, cost = result.end, result.cost
     speed = f", {end.t / cost.wall_s:.1f} times real time" if cost.wall_s > 0 else ""
     passed = f" ({end.skipped} not decoded)" if end.skipped else ""
-    held = f", {len(result.suppressed)} of the events held back by a cooldown" if result.suppressed else ""
+    held = f", {len(end.suppressed)} of the events held back by a cooldown" if end.suppressed else ""
     lines = [
         f"{_count(end.frames, 'frame')}{passed}, {end.examined} examined, "
         f"{_count(result.boxes, 'box', 'boxes')}, {_count(result.tracks, 'track')}, "
@@ -218,7 +219,8 @@ def _escalations(result: ReplayResult) -> list[str]:
     reasons = list(dict.fromkeys(route.reason for route in result.routes if not route.ask))
     lines = []
     if asked:
-        images, guessed = sum(route.pictures for route in asked), sum(route.pictures_guessed for route in asked)
+        images = sum(route.cost.pictures for route in asked)
+        guessed = sum(route.cost.pictures_guessed for route in asked)
         footage = result.end.footage_bytes
         share = f", {result.sent_bytes / footage:.2%} of the footage" if footage else ""
         sure = f" ({guessed} of the pictures guessed)" if guessed else ""

@@ -59,11 +59,6 @@ class ReplayResult:
     cost: ReplayCost = ReplayCost()
 
     @property
-    def suppressed(self) -> tuple[Event, ...]:
-        """The events that a cooldown held back."""
-        return tuple(event for event in self.events if event.id in self.end.suppressed)
-
-    @property
     def sent_bytes(self) -> int:
         """The bytes that escalating would put on the uplink."""
         return sent_bytes(self.routes, self.verdicts)
@@ -77,7 +72,7 @@ class ReplayResult:
 
 def sent_bytes(routes: Iterable[Route], verdicts: Iterable[LogVerdict]) -> int:
     """Return the bytes on the uplink: the escalations, and what their judges needed to see beyond."""
-    return sum(route.bytes for route in routes) + sum(verdict.more_bytes for verdict in verdicts)
+    return sum(route.cost.bytes for route in routes) + sum(verdict.more_bytes for verdict in verdicts)
 
 
 @dataclass(slots=True)

@@ -32,10 +32,12 @@ from appliance.types import (
     Alert,
     AlertChange,
     CalibratedChance,
+    CascadeAnswer,
     Event,
     FrameBoxes,
     PrivacyLevel,
     Route,
+    RouteCost,
     RouteInputs,
     StreamHeader,
     SystemLoad,
@@ -291,7 +293,13 @@ class EscalationPlanner:
 
     def _route(self, alert: Alert, event: Event, decision: RouterDecision, inputs: RouteInputs) -> Route:
         cost, facts, wait = decision.cost, self._context.bytes_[0], decision.wait
-        route = Route(
+        costs = RouteCost(value=decision.value)
+        if decision.ask:
+            costs = replace(
+                costs, bytes=cost.bytes, message_bytes=facts, picture_bytes=cost.bytes - facts,
+                gpu_s=round(cost.gpu_s, _DIGITS), money=round(cost.money, _MONEY_DIGITS),
+            )  # fmt: skip
+        return Route(
             camera=alert.camera,
             alert=alert.id,
             event=event.id,
@@ -300,25 +308,17 @@ class EscalationPlanner:
             when=decision.when,
             priority=decision.priority,
             reason=decision.reason,
+            cost=costs,
             evidence=decision.evidence,
-            value=decision.value,
             wait=wait.why if wait else "",
             until_t=wait.until_t if wait else None,
-            tier=decision.tier,
-            edge=decision.edge,
-            certainty=certainty_of(inputs.calibrated.chance) if decision.edge else 0.0,
-            flagged=decision.flagged,
+            cascade=CascadeAnswer(
+                tier=decision.tier,
+                edge=decision.edge,
+                certainty=certainty_of(inputs.calibrated.chance) if decision.edge else 0.0,
+                flagged=decision.flagged,
+            ),
             inputs=replace(inputs, audit_share=decision.audit_share, audit_of=decision.audit_of),
-        )
-        if not decision.ask:
-            return route
-        return replace(
-            route,
-            bytes=cost.bytes,
-            message_bytes=facts,
-            picture_bytes=cost.bytes - facts,
-            gpu_s=round(cost.gpu_s, _DIGITS),
-            money=round(cost.money, _MONEY_DIGITS),
         )
 
     def _inputs(self, alert: Alert, event: Event, rule: str, now: float, *, own_words: bool) -> RouteInputs:

@@ -308,15 +308,9 @@ def footage_faults(result: ReplayResult) -> list[Fault]:
 def answer_faults(results: Sequence[ReplayResult], *, fails: bool) -> list[Fault]:
     """Escalations without a verdict: a missing verdict is not a confirmation."""
     return [
-        Fault(
-            kind="footage",
-            title=missing_verdicts_text(result),
-            camera=result.end.camera,
-            source="verdicts",
-            fails=fails,
-        )
-        for result in results
-        if result.unanswered
+        Fault(kind="footage", title=missing_verdicts_text(each), camera=each.end.camera, source="verdicts", fails=fails)
+        for each in results
+        if each.unanswered
     ]
 
 

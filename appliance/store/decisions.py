@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,19 +25,7 @@ from appliance.store.alert_rows import ALERT_COLUMNS, AlertRow, read_alert, read
 from appliance.store.database import Database, insert, open_read_only, to_json
 from appliance.store.escalations import RELEASED
 from appliance.store.verdict_stats import PAID, TokenUsage, token_usage
-from appliance.types import (
-    INPUT_KEYS,
-    TEACHING_KINDS,
-    Decision,
-    EdgeAnswer,
-    Event,
-    Route,
-    RouteInputs,
-    SendTiming,
-    Severity,
-    Tier,
-    TrackStability,
-)  # fmt: skip
+from appliance.types import TEACHING_KINDS, Decision, EdgeAnswer, Event, Route, RouteInputs, SendTiming, Severity, Tier
 
 OUTCOMES_MAX = 5000  # known alerts from which the router learns: older ones say little of now
 DECIDED_MAX = 2000  # likewise, of decisions as they come
@@ -245,13 +233,13 @@ class DecisionStore:
         if row is None or event is None:
             return None
         first = read_event(event)
-        inputs = RouteInputs(label=first.label, severity=row["severity"], stability=TrackStability(score=first.score))
-        return AskableAlert(read_alert(row), first, inputs if known is None else _inputs(json.loads(known["inputs"])))
+        seen = {"label": first.label, "severity": row["severity"], "score": first.score}
+        return AskableAlert(read_alert(row), first, _inputs(seen if known is None else json.loads(known["inputs"])))
 
     def note_recheck(self, decision: int, inputs: RouteInputs) -> None:
         """Record that the recheck changed nothing. Raise StoreError."""
         self._db.execute(
-            "UPDATE decision SET inputs = ? WHERE id = ?", (to_json(flat(inputs, INPUT_KEYS)), decision), durable=False
+            "UPDATE decision SET inputs = ? WHERE id = ?", (to_json(asdict(flat(inputs))), decision), durable=False
         )
 
     def spent(self, day: str, day_t: float, month_t: float) -> CloudSpend:
@@ -321,8 +309,9 @@ class DecisionStore:
 
 def write_decision(connection: sqlite3.Connection, route: Route, made_t: float) -> None:
     """Insert what the router decided, in the caller's transaction; a decision about an event is one row."""
-    values = {name: getattr(route, name) for name in _ROUTE_COLUMNS}
-    values |= {"made_t": made_t, "moment": route.when, "inputs": to_json(flat(route.inputs, INPUT_KEYS))}
+    record = flat(route)
+    values = {name: getattr(record, name) for name in _ROUTE_COLUMNS}
+    values |= {"made_t": made_t, "moment": route.when, "inputs": to_json(asdict(record.inputs))}
     insert(connection, "decision", values, "INSERT OR IGNORE")
 
 

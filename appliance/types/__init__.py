@@ -5,17 +5,18 @@ since the clip's first frame in a replay. Objects that carry a `type` are JSON l
 replay log (see `appliance.base.json_lines`); their fields may grow, those that stand here stay.
 """
 
-from appliance.types.events import INPUT_KEYS as INPUT_KEYS
 from appliance.types.events import Alert as Alert
 from appliance.types.events import AlertChange as AlertChange
 from appliance.types.events import BestView as BestView
 from appliance.types.events import CalibratedChance as CalibratedChance
+from appliance.types.events import CascadeAnswer as CascadeAnswer
 from appliance.types.events import Event as Event
 from appliance.types.events import LogEnd as LogEnd
 from appliance.types.events import LogLine as LogLine
 from appliance.types.events import LogVerdict as LogVerdict
 from appliance.types.events import PipelineStep as PipelineStep
 from appliance.types.events import Route as Route
+from appliance.types.events import RouteCost as RouteCost
 from appliance.types.events import RouteInputs as RouteInputs
 from appliance.types.events import SystemLoad as SystemLoad
 from appliance.types.events import TrackStability as TrackStability

@@ -171,15 +171,47 @@ class RouteInputs:
     """Objects in view."""
     rechecked: Decision | None = None
     """The answer of the appliance's own recheck."""
+    KEYS = (
+        "label", "severity", "own_question", "privacy", "score", "spread", "looks", "seconds", "moved", "chance",
+        "chance_n", "chance_min", "repeat", "link_up", "queue_age_s", "load", "temperature_c", "off_peak_in_s",
+        "budget_left", "audit_share", "audit_of", "chance_max", "error_high", "learn_share", "crowd", "rechecked",
+        "pool_wait_s", "gpu_hour", "offload",
+    )  # fmt: skip
+    """Of the flat record (base/flat_record.py)."""
 
 
-INPUT_KEYS = (
-    "label", "severity", "own_question", "privacy", "score", "spread", "looks", "seconds", "moved", "chance",
-    "chance_n", "chance_min", "repeat", "link_up", "queue_age_s", "load", "temperature_c", "off_peak_in_s",
-    "budget_left", "audit_share", "audit_of", "chance_max", "error_high", "learn_share", "crowd", "rechecked",
-    "pool_wait_s", "gpu_hour", "offload",
-)  # fmt: skip
-"""The flat record of RouteInputs, in a log line and in a row of the `decision` table."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouteCost:
+    """The cost of an escalation, and what it is worth."""
+
+    value: float = 0.0
+    """Rank of what the verdict is worth for the bytes it costs (router/decide.py)."""
+    bytes: int = 0
+    """message_bytes plus picture_bytes, measured in a replay, expected live."""
+    message_bytes: int = 0
+    """The message with subject and headers."""
+    picture_bytes: int = 0
+    """The chunks of its images with their headers."""
+    pictures: int = 0
+    pictures_guessed: int = 0
+    """Images that could not be cut from the footage and count with the mean size of the others."""
+    gpu_s: float = 0.0
+    """Expected GPU time of the verdict."""
+    money: float = 0.0
+    """Expected cost of the verdict."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CascadeAnswer:
+    """The tier that answers, and the appliance's own answer."""
+
+    tier: Tier = "edge"
+    edge: EdgeAnswer = ""
+    """The appliance's own verdict."""
+    certainty: float = 0.0
+    """Probability that `edge` is right."""
+    flagged: str = ""
+    """Why the appliance's answer stands for now although the cloud is asked, in a sentence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,36 +232,21 @@ class Route:
     priority: str = ""
     reason: str = ""
     question: str = ""
-    bytes: int = 0
-    """message_bytes plus picture_bytes, measured in a replay, expected live."""
-    message_bytes: int = 0
-    """The message with subject and headers."""
-    picture_bytes: int = 0
-    """The chunks of its images with their headers."""
-    pictures: int = 0
-    pictures_guessed: int = 0
-    """Images that could not be cut from the footage and count with the mean size of the others."""
+    cost: RouteCost = RouteCost()
     when: SendTiming = "never"
     evidence: EvidenceStep = "frames"
     """The step with which it begins."""
-    value: float = 0.0
-    """Rank of what the verdict is worth for the bytes it costs (router/decide.py)."""
     wait: str = ""
     """The reason why an escalation of "later" waits, not before `until_t` where that is known."""
     until_t: float | None = None
-    gpu_s: float = 0.0
-    """Expected GPU time of the verdict."""
-    money: float = 0.0
-    """Expected cost of the verdict."""
-    tier: Tier = "edge"
-    """The tier that answers."""
-    edge: EdgeAnswer = ""
-    """The appliance's own verdict."""
-    certainty: float = 0.0
-    """Probability that `edge` is right."""
-    flagged: str = ""
-    """Why the appliance's answer stands for now although the cloud is asked, in a sentence."""
+    cascade: CascadeAnswer = CascadeAnswer()
     inputs: RouteInputs = RouteInputs()
+    KEYS = (
+        "type", "camera", "alert", "event", "t", "ask", "priority", "reason", "question", "bytes", "message_bytes",
+        "picture_bytes", "pictures", "pictures_guessed", "when", "evidence", "value", "wait", "until_t", "gpu_s",
+        "money", "tier", "edge", "certainty", "flagged", "inputs",
+    )  # fmt: skip
+    """Of the flat record (base/flat_record.py)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

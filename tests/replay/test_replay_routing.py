@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from appliance.replay.replay_runner import play
 from appliance.store.meter import Meter
 from appliance.store.outbox import Outbox
 from appliance.store.outbox_queue import OutboxQueue, SendQueue
-from appliance.types import INPUT_KEYS, Alert, Event, FrameBoxes, Route, StreamHeader
+from appliance.types import Alert, Event, FrameBoxes, Route, StreamHeader
 from appliance.uplink.jetstream_publisher import chunk_message
 from tests.support.block_footage import BrightBlock, block_clip, site
 from tests.support.clip_replay import replay
@@ -90,17 +90,17 @@ def test_what_is_measured_is_what_the_live_appliance_sends(
     with box.db.read() as connection:
         (made,) = connection.execute("SELECT * FROM decision").fetchall()
     box.db.close()
-    assert (route.when, route.reason, route.evidence, route.value, route.gpu_s, route.wait) == tuple(
+    assert (route.when, route.reason, route.evidence, route.cost.value, route.cost.gpu_s, route.wait) == tuple(
         made[name] for name in ("moment", "reason", "evidence", "value", "gpu_s", "wait")
     )
-    assert flat(route.inputs, INPUT_KEYS) == json.loads(made["inputs"])
+    assert asdict(flat(route.inputs)) == json.loads(made["inputs"])
     assert route.inputs.stability.looks > 2
     assert route.inputs.stability.moved > 0
     assert (route.ask, route.priority, route.question) == (True, row.priority, row.body.question)
-    assert (route.pictures, route.pictures_guessed) == (len(media), 0)
-    assert route.picture_bytes == sent
-    assert route.message_bytes == pytest.approx(len(row.body.to_json()), abs=250)
-    assert route.bytes == route.message_bytes + route.picture_bytes == result.sent_bytes
+    assert (route.cost.pictures, route.cost.pictures_guessed) == (len(media), 0)
+    assert route.cost.picture_bytes == sent
+    assert route.cost.message_bytes == pytest.approx(len(row.body.to_json()), abs=250)
+    assert route.cost.bytes == route.cost.message_bytes + route.cost.picture_bytes == result.sent_bytes
 
 
 def test_the_second_message_is_measured_as_it_is_sent_too(clip: Path, tmp_path: Path, monkeypatch: Any) -> None:
@@ -158,7 +158,7 @@ def test_an_alert_is_asked_about_once_and_at_the_first_event_that_may(clip: Path
 
 def test_without_an_uplink_the_route_gives_that_reason_and_counts_nothing(clip: Path) -> None:
     (route,) = routes(clip, site())
-    assert (route.ask, route.reason, route.bytes) == (False, "this site has no uplink", 0)
+    assert (route.ask, route.reason, route.cost.bytes) == (False, "this site has no uplink", 0)
 
 
 def test_more_frames_than_are_kept_in_memory_make_a_marked_guess(tmp_path: Path) -> None:
@@ -208,5 +208,5 @@ def test_what_is_postponed_names_what_it_waits_for_and_still_counts_its_bytes(cl
     ).routes
     assert (route.when, route.ask, route.wait) == ("later", True, "off-peak")
     assert route.until_t == pytest.approx(10 * 3600, abs=10)
-    assert route.bytes > 1000
+    assert route.cost.bytes > 1000
     assert routes(clip, config)[0].when == "now"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from appliance.base.flat_record import grouped
-from appliance.types import INPUT_KEYS, RouteInputs
+from appliance.types import RouteInputs
 
 
 def route_inputs(**known: Any) -> RouteInputs:
-    assert set(known) <= set(INPUT_KEYS)
+    assert set(known) <= set(RouteInputs.KEYS)
     return grouped(RouteInputs, known)

@@ -101,11 +101,9 @@ KNOW_THE_SITE_FILE = {
 PARAMETERS_MAX = 8
 MANY_PARAMETERS: set[str] = set()
 FIELDS_MAX = 16
-# The JSON of these is a contract (a line of the replay log, `vedette replay --json`, a message of the ingest channel),
-# or they are rows of the database, and so their fields stay flat.
+# The JSON of these is a contract (a message of the ingest channel), or they are rows of the database.
 FLAT_BY_CONTRACT = {
     "appliance.store.alert_rows:AlertRow",
-    "appliance.types.events:Route",
     "appliance.types.ingest_messages:CameraMeter",
 }  # fmt: skip
 MANY_FIELDS: set[str] = set()

@@ -284,7 +284,7 @@ def test_an_image_free_camera_sends_facts_alone() -> None:
     street.see(walker(0), looks=3)
     plan = street.opened(street.alert(9))
     assert plan is not None
-    assert (plan.route.evidence, plan.route.inputs.privacy, plan.route.picture_bytes) == ("facts", "image_free", 0)
+    assert (plan.route.evidence, plan.route.inputs.privacy, plan.route.cost.picture_bytes) == ("facts", "image_free", 0)
 
 
 def test_a_track_is_remembered_by_how_it_was_seen() -> None:
