@@ -17,7 +17,7 @@ Value = TypeVar("Value")
 def flat(value: Any) -> Any:
     """Return the flat record of a value."""
     found = dict(_items(value))
-    return record_class(type(value))(**{key: found[key] for key in value.KEYS})
+    return record_class(value.__class__)(**{key: found[key] for key in value.KEYS})
 
 
 def grouped(cls: type[Value], record: Mapping[str, Any]) -> Value:
