@@ -111,7 +111,7 @@ class TrackStability:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CalibratedChance:
-    """What the calibration says about an alert, and the bounds that it allows the router."""
+    """The calibration's estimate for an alert, and the bounds that it allows the router."""
 
     chance: float = 0.0
     """Probability of being real."""
@@ -177,7 +177,7 @@ class RouteInputs:
         "budget_left", "audit_share", "audit_of", "chance_max", "error_high", "learn_share", "crowd", "rechecked",
         "pool_wait_s", "gpu_hour", "offload",
     )  # fmt: skip
-    """Of the flat record (base/flat_record.py)."""
+    """The keys of the flat record (base/flat_record.py)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,7 +246,7 @@ class Route:
         "picture_bytes", "pictures", "pictures_guessed", "when", "evidence", "value", "wait", "until_t", "gpu_s",
         "money", "tier", "edge", "certainty", "flagged", "inputs",
     )  # fmt: skip
-    """Of the flat record (base/flat_record.py)."""
+    """The keys of the flat record (base/flat_record.py)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
