@@ -158,11 +158,11 @@ def replays(site: config.SiteConfig, clip: Path, model: str) -> list[Figure]:
         return []
     loaded = detector.load(site.detector.model_copy(update={"model": model}))
     results = [replay(clip, site.for_decisions(), "yard", loaded, log=None, progress=None) for _ in range(2)]
-    cpu_s = min(result.cpu_s for result in results)
-    minutes = results[0].footage_s / 60
+    cpu_s = min(result.cost.cpu_s for result in results)
+    minutes = results[0].end.t / 60
     return [
         Figure(f"replay of {clip.name} with {loaded.name}, CPU-s per minute of footage", cpu_s / minutes, "s", None),
-        Figure(f"replay of {clip.name} with {loaded.name}, times real time", results[0].footage_s / cpu_s, "x", None),
+        Figure(f"replay of {clip.name} with {loaded.name}, times real time", results[0].end.t / cpu_s, "x", None),
     ]
 
 

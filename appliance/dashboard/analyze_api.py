@@ -197,8 +197,9 @@ class ImageAnalyzer:
         route = decided.route
         cost = AnalyzeCost(currency=self.settings.currency, estimated=True)
         if route is not None:
-            cost = cost.model_copy(update={"money": route.money, "gpu_s": route.gpu_s, "bytes": route.bytes})
-        flagged = (route.flagged if route else "") if edge.answer else ""
+            due = route.cost
+            cost = cost.model_copy(update={"money": due.money, "gpu_s": due.gpu_s, "bytes": due.bytes})
+        flagged = (route.cascade.flagged if route else "") if edge.answer else ""
         later = {"id": name, "status": "pending", "cost": cost, "flagged": flagged, "status_url": f"{PATH}/{name}"}
         return edge.model_copy(update={**later, "reason": decided.reason})
 
