@@ -151,7 +151,7 @@ def test_an_alert_is_asked_about_once_and_at_the_first_event_that_may(clip: Path
         (False, "the rule intruder is not to be escalated"),
         (True, "severity alert is asked about with high priority"),
     ]
-    assert found[0].bytes == 0
+    assert found[0].cost.bytes == 0
     assert found[1].question == "Is there really a person crossing the line `door` (left to right)?"
     assert len({route.alert for route in found}) == 1
 
@@ -170,9 +170,11 @@ def test_more_frames_than_are_kept_in_memory_make_a_marked_guess(tmp_path: Path)
     wide = config.model_copy(update={"escalation": whole.model_copy(update={"span_s": 30.0, "frames": 8})})
     (usual,) = routes(stands, config)
     (long,) = routes(stands, wide)
-    assert (usual.pictures, usual.pictures_guessed) == (4, 0)
-    assert (long.pictures, long.pictures_guessed) == (8, 3)
-    assert long.picture_bytes / long.pictures == pytest.approx(usual.picture_bytes / usual.pictures, rel=0.1)
+    assert (usual.cost.pictures, usual.cost.pictures_guessed) == (4, 0)
+    assert (long.cost.pictures, long.cost.pictures_guessed) == (8, 3)
+    assert long.cost.picture_bytes / long.cost.pictures == pytest.approx(
+        usual.cost.picture_bytes / usual.cost.pictures, rel=0.1
+    )
 
 
 def test_the_log_has_the_route_after_its_event_and_before_the_alert_ends(clip: Path) -> None:
@@ -194,7 +196,7 @@ def test_cameras_of_one_replay_share_one_budget(clip: Path) -> None:
     first, second = (result.routes[0] for result in results)
     assert (first.when, first.evidence) == ("now", "crops")
     assert (second.when, second.evidence) == ("now", "facts")
-    assert second.pictures == 0
+    assert second.cost.pictures == 0
 
 
 def test_what_is_postponed_names_what_it_waits_for_and_still_counts_its_bytes(clip: Path) -> None:
