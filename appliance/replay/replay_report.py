@@ -62,7 +62,7 @@ _json: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Any])
 def as_json(result: ReplayResult) -> dict[str, Any]:
     """Return the result as one flat object for `json.dumps`, alerts and events as in the log. Its keys are public."""
     end, cost = result.end, result.cost
-    told = {
+    reported = {
         "clip": result.clip, "camera": end.camera, "model": result.model, "run": end.run, "size": result.size,
         "frames": end.frames, "examined": end.examined, "unlooked": end.unlooked, "boxes": result.boxes,
         "tracks": result.tracks, "events": result.events,
@@ -74,7 +74,7 @@ def as_json(result: ReplayResult) -> dict[str, Any]:
         "verdicts": result.verdicts, "unanswered": result.unanswered, "weather": result.weather,
         "health": result.health, "skipped": end.skipped,
     }  # fmt: skip
-    found: dict[str, Any] = _json.dump_python(told, mode="json")
+    found: dict[str, Any] = _json.dump_python(reported, mode="json")
     return found
 
 
