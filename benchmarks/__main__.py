@@ -27,7 +27,16 @@ from appliance.router.decide import RouterCase, decide, expected_bytes
 from appliance.router.escalation_planner import EscalationPlanner
 from appliance.store.alerts import AlertStore
 from appliance.store.database import Database
-from appliance.types import Alert, AlertChange, Event, FrameBoxes, RouteInputs, StreamHeader, TrackedObject
+from appliance.types import (
+    Alert,
+    AlertChange,
+    CalibratedChance,
+    Event,
+    FrameBoxes,
+    RouteInputs,
+    StreamHeader,
+    TrackedObject,
+)
 from tests.support.clip_replay import replay
 
 ROOT = Path(__file__).parents[1]
@@ -97,10 +106,8 @@ def decisions(site: config.SiteConfig) -> list[Figure]:
     planned = [call_ms(lambda n=n: planner.plan(opened(n), 0.0)) for n in range(3000)]
     costs = tuple(context.budget.cost(each) for each in expected_bytes(site.escalation))
     cases = [
-        RouterCase(
-            alert=f"a{n}", rule="enters", escalate=True, uplink=True, inputs=RouteInputs(chance=n / 3000), costs=costs
-        )
-        for n in range(3000)
+        RouterCase(alert=f"a{n}", rule="enters", escalate=True, uplink=True, inputs=inputs, costs=costs)
+        for n, inputs in enumerate(RouteInputs(calibrated=CalibratedChance(chance=n / 3000)) for n in range(3000))
     ]
     routed = [call_ms(lambda case=case: decide(case, site.escalation)) for case in cases]
     return [
@@ -151,11 +158,11 @@ def replays(site: config.SiteConfig, clip: Path, model: str) -> list[Figure]:
         return []
     loaded = detector.load(site.detector.model_copy(update={"model": model}))
     results = [replay(clip, site.for_decisions(), "yard", loaded, log=None, progress=None) for _ in range(2)]
-    cpu_s = min(result.cpu_s for result in results)
-    minutes = results[0].footage_s / 60
+    cpu_s = min(result.cost.cpu_s for result in results)
+    minutes = results[0].end.t / 60
     return [
         Figure(f"replay of {clip.name} with {loaded.name}, CPU-s per minute of footage", cpu_s / minutes, "s", None),
-        Figure(f"replay of {clip.name} with {loaded.name}, times real time", results[0].footage_s / cpu_s, "x", None),
+        Figure(f"replay of {clip.name} with {loaded.name}, times real time", results[0].end.t / cpu_s, "x", None),
     ]
 
 

@@ -155,7 +155,7 @@ def measure(
         precision=1 - counted.false / max(1, counted.detections),
         hota=hota_figures(compared.tracked, compared.truth).hota,
         mota=counted.mota,
-        pixels=network.pixels / 1e6 / (result.footage_s / 60),
+        pixels=network.pixels / 1e6 / (result.end.t / 60),
     )
 
 

@@ -135,14 +135,14 @@ def one(
     result = replay(
         clip, site.for_decisions(), "yard", network, log, clock=SystemClock(), workers=threads, conditions=weather
     )
-    others = (busy_s() - before - result.cpu_s) / result.wall_s
+    others = (busy_s() - before - result.cost.cpu_s) / result.cost.wall_s
     found = Round(
         threads=threads,
-        speed=round(result.footage_s / result.wall_s, 2),
-        wall_s=round(result.wall_s, 2),
-        cpu_s=round(result.cpu_s, 2),
+        speed=round(result.end.t / result.cost.wall_s, 2),
+        wall_s=round(result.cost.wall_s, 2),
+        cpu_s=round(result.cost.cpu_s, 2),
         others=round(max(0.0, others), 2),
-        looks=result.examined,
+        looks=result.end.examined,
     )
     return found, log.getvalue()
 

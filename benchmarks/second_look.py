@@ -40,7 +40,7 @@ from appliance.media.frames import FrameConverter
 from appliance.recheck.recheck_policy import judge_recheck, view_score
 from appliance.recheck.service import CROPS_PER_RECHECK
 from appliance.recheck.worker import RecheckWorker
-from appliance.router.calibration import UNTRAINED, TrackStability
+from appliance.router.calibration import UNTRAINED
 from appliance.router.track_stats import CameraTrackStats
 from appliance.track.tracker import Tracker
 from appliance.types import (
@@ -51,6 +51,7 @@ from appliance.types import (
     FrameBoxes,
     RecheckCommand,
     TrackedObject,
+    TrackStability,
     is_same_place,
 )
 

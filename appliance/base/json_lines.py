@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Union, cast, get_args
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from appliance.base.errors import VedetteError, printable
+from appliance.base.flat_record import flat, grouped, record_class
 from appliance.types import Alert, Command, FrameBoxes, IngestMessage, LogLine, Route, StreamHeader
 
+RouteRecord = record_class(Route)
 ERROR_CHARS_MAX = 200  # of a message that quotes what another side sent
 
 
@@ -45,13 +48,14 @@ def encode_log(line: LogLine) -> bytes:
 
     Left out: the verdict of an alert that has none, and what was known before where nothing was.
     """
-    return _log().dump_json(line, exclude=_omitted_fields(line)) + b"\n"
+    record = flat(line) if isinstance(line, Route) else line
+    return _log().dump_json(record, exclude=_omitted_fields(line)) + b"\n"
 
 
 def decode_log(line: bytes) -> LogLine:
     """Read one line of a replay log. Raises WireError."""
-    found: LogLine = _decode(_log(), line)
-    return found
+    found = _decode(_log(), line)
+    return cast("LogLine", grouped(Route, asdict(found)) if isinstance(found, RouteRecord) else found)
 
 
 def unused_header_fields(header: StreamHeader) -> set[str]:
@@ -84,8 +88,9 @@ def _command() -> TypeAdapter[Command]:
 
 
 @cache
-def _log() -> TypeAdapter[LogLine]:
-    return TypeAdapter(Annotated[LogLine, Field(discriminator="type")], config=_NO_TABLE)
+def _log() -> TypeAdapter[Any]:
+    lines: Any = Union[tuple(RouteRecord if each is Route else each for each in get_args(LogLine))]  # noqa: UP007
+    return TypeAdapter(Annotated[lines, Field(discriminator="type")], config=_NO_TABLE)
 
 
 def _omitted_fields(line: object) -> Any:
@@ -94,7 +99,7 @@ def _omitted_fields(line: object) -> Any:
         return {"verdict"}
     if isinstance(line, FrameBoxes) and all(found.stood_s is None for found in line.objects):
         return {"objects": {"__all__": {"stood_s"}}}
-    if isinstance(line, Route) and not line.inputs.offload:
+    if isinstance(line, Route) and not line.inputs.system_load.offload:
         return {"inputs": {"offload"}}
     if isinstance(line, StreamHeader):
         return unused_header_fields(line)

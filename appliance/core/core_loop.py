@@ -283,8 +283,10 @@ class LateEscalations:
             logger.info("second detections are taken into account later: %s", error)
             return
         for row in rechecked:
-            chance = max(row.inputs.chance, row.confidence) if row.rechecked != "unsure" else row.inputs.chance
-            known = replace(row.inputs, rechecked=row.rechecked, chance=chance)
+            chance = row.inputs.calibrated
+            if row.rechecked != "unsure":
+                chance = replace(chance, chance=max(chance.chance, row.confidence))
+            known = replace(row.inputs, rechecked=row.rechecked, calibrated=chance)
             alert, camera = row.alert, settings.cameras.get(row.alert.camera)
             plan = camera.planner.reconsider(alert, row.event, known, self._clock.now()) if camera else None
             self._backlog.write(partial(self._stores.decisions.note_recheck, row.id, known))

@@ -12,7 +12,6 @@ from appliance.base.clock import Clock, local_period, local_weekday_minute
 from appliance.config import AlertsConfig, CameraConfig, DecisionConfig, Rule, Target
 from appliance.evidence.privacy import PrivacyRules
 from appliance.notify.notice_policy import NoticePlanner, Recipient
-from appliance.router.decide import SystemLoad
 from appliance.router.escalation_planner import EscalationPlanner, EscalationRequests, RouterContext
 from appliance.router.router_maintenance import RouterMaintenance, SilentFrameAudit
 from appliance.router.track_stats import RecentEscalations, restore_recent
@@ -38,6 +37,7 @@ from appliance.types import (
     HealthKind,
     RecheckResult,
     StreamHeader,
+    SystemLoad,
 )
 
 

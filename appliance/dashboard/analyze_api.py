@@ -31,13 +31,12 @@ from appliance.config import CameraConfig, DecisionConfig
 from appliance.dashboard.deps import CoreProbes
 from appliance.evidence.privacy import PrivacyRules
 from appliance.evidence.uploaded_media import ASKED, UploadedFrame, UploadReader
-from appliance.router.calibration import TrackStability
 from appliance.router.escalation_planner import API_RULE, ApiEscalation
 from appliance.sandbox.sandbox import SandboxError
 from appliance.store.alerts import AlertDetail, AlertStore
 from appliance.store.savings import price_work
 from appliance.store.verdict_stats import DailyJudgeWork
-from appliance.types import Box, RecheckResult
+from appliance.types import Box, RecheckResult, TrackStability
 from appliance.web.problems import Problem, sentence
 from appliance.web.routes import RouteList, provided
 from appliance.web.visitor import VisitorSlots, visitor, visitor_keys
@@ -198,8 +197,9 @@ class ImageAnalyzer:
         route = decided.route
         cost = AnalyzeCost(currency=self.settings.currency, estimated=True)
         if route is not None:
-            cost = cost.model_copy(update={"money": route.money, "gpu_s": route.gpu_s, "bytes": route.bytes})
-        flagged = (route.flagged if route else "") if edge.answer else ""
+            due = route.cost
+            cost = cost.model_copy(update={"money": due.money, "gpu_s": due.gpu_s, "bytes": due.bytes})
+        flagged = (route.cascade.flagged if route else "") if edge.answer else ""
         later = {"id": name, "status": "pending", "cost": cost, "flagged": flagged, "status_url": f"{PATH}/{name}"}
         return edge.model_copy(update={**later, "reason": decided.reason})
 

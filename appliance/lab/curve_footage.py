@@ -385,8 +385,8 @@ def _replayed_footage(
         scenario=plan.name,
         camera=part.camera,
         model=result.model,
-        bytes=result.footage_bytes,
-        seconds=result.footage_s,
+        bytes=result.end.footage_bytes,
+        seconds=result.end.t,
         merge_s=plan.config.alerts.merge_s,
         labels=label_incidents(plan.config, _truth(plan, part, result, spool)),
         routes=result.routes,
@@ -421,8 +421,8 @@ def _router_escalations(plan: ScenarioPlan, result: ReplayResult, spool: BoxesSp
             cut = plan_evidence(route.evidence, None, 0).images
             moments = select_moments(cut, settings, events[route.event], recent, None)
             moments_shown = tuple(each.t for each in moments) or (route.t,)
-            yield RouterEscalation(route, moments_shown, route.bytes + more_bytes_of[route.alert])
-    yield from (RouterEscalation(route, (route.t,), route.bytes + more_bytes_of[route.alert]) for route in pending)
+            yield RouterEscalation(route, moments_shown, route.cost.bytes + more_bytes_of[route.alert])
+    yield from (RouterEscalation(route, (route.t,), route.cost.bytes + more_bytes_of[route.alert]) for route in pending)
 
 
 def _truth(plan: ScenarioPlan, part: ScenarioPart, result: ReplayResult, spool: BoxesSpool) -> CameraTruth:

@@ -36,7 +36,6 @@ from appliance.lab.curve_strategies import (
     rejected_alerts,
     router_candidates,
 )
-from appliance.router.calibration import TrackStability
 from appliance.router.calibration_fit import AlertOutcome, fit
 from appliance.scenario.metrics import RESAMPLES, Estimate
 from appliance.types import Route
@@ -166,27 +165,21 @@ def judged_alerts(footage: Sequence[ReplayedFootage], incidents: Sequence[Labell
         route, sent = routes[number][alert], asked[number].get(alert)
         found.append(
             JudgedAlert(
-                chance=chance.p,
-                chance_min=chance.p_min,
-                chance_max=chance.sure.chance_max,
+                chance=chance.chance,
+                chance_min=chance.chance_min,
+                chance_max=chance.chance_max,
                 incidents=shown[number, alert],
-                bytes=sent.bytes if sent else route.bytes,
-                gpu_s=route.gpu_s,
-                money=route.money,
+                bytes=sent.bytes if sent else route.cost.bytes,
+                gpu_s=route.cost.gpu_s,
+                money=route.cost.money,
             )
         )
     return found
 
 
 def _outcome(key: tuple[int, str], camera: str, route: Route, real: bool) -> AlertOutcome:
-    seen = route.inputs
-    return AlertOutcome(
-        id=f"{key[0]}/{key[1]}",
-        camera=camera,
-        label=seen.label,
-        stability=TrackStability(score=seen.score, spread=seen.spread, looks=seen.looks, moved=seen.moved),
-        real=real,
-    )
+    id_, inputs = f"{key[0]}/{key[1]}", route.inputs
+    return AlertOutcome(id=id_, camera=camera, label=inputs.label, stability=inputs.stability, real=real)
 
 
 def _point(kept: Sequence[JudgedAlert], asked: Sequence[JudgedAlert], judge_error: float) -> CascadePoint:

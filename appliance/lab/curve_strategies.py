@@ -65,7 +65,7 @@ def router_candidates(footage: Sequence[ReplayedFootage]) -> list[Candidate]:
         Candidate(
             footage=number,
             t=each.route.t,
-            value=each.route.value,
+            value=each.route.cost.value,
             bytes=each.bytes,
             moments=each.moments,
             alert=each.route.alert,
@@ -170,7 +170,7 @@ def ranked_alerts(footage: Sequence[ReplayedFootage]) -> list[Candidate]:
     """Return every alert in falling value, escalated or not; a person sees its beginning and its best view."""
     found = []
     for number, camera in enumerate(footage):
-        values = {route.alert: route.value for route in camera.routes}
+        values = {route.alert: route.cost.value for route in camera.routes}
         found += [_alert(number, alert, values.get(alert.id, 0.0)) for alert in camera.alerts]
     return ranked(found)
 

@@ -241,7 +241,7 @@ class _Finished:
 
     @property
     def ok(self) -> bool:
-        return self.error is None and all(each.error is None and not each.unanswered for each in self.results)
+        return self.error is None and all(each.end.error is None and not each.unanswered for each in self.results)
 
 
 def default_site(selection: ReplaySelection) -> ReplaySections:

@@ -14,10 +14,19 @@ from math import sqrt
 from typing import Literal
 
 from appliance.config import RecheckConfig, RouterConfig
-from appliance.router.calibration import TrackStability
 from appliance.router.track_stats import CameraTrackStats
 from appliance.store.escalations import Delivery
-from appliance.types import Alert, Box, CropRequest, CropResult, EdgeVerdict, FrameBoxes, RecheckResult, is_same_place
+from appliance.types import (
+    Alert,
+    Box,
+    CropRequest,
+    CropResult,
+    EdgeVerdict,
+    FrameBoxes,
+    RecheckResult,
+    TrackStability,
+    is_same_place,
+)
 
 SETTLED_S = 2.0  # after an alert was written: its object should have been seen more than once
 DOWN_S = 3.0  # a link that has been down for less may be just connecting

@@ -224,7 +224,7 @@ def _content(line: LogLine) -> object:
             span = line.t_start, line.t_end, line.end_reason
             return line.camera, line.rules, line.severity, span, line.labels, line.verdict
         case Route():
-            return line.camera, line.t, line.ask, line.priority, line.reason, line.question, line.bytes
+            return line.camera, line.t, line.ask, line.priority, line.reason, line.question, line.cost.bytes
         case LogVerdict():
             return line.camera, line.t, line.decision, line.reason, line.engine, line.model, line.step
         case Gap():

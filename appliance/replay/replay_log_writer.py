@@ -13,7 +13,7 @@ from pydantic import Field, TypeAdapter
 
 from appliance.base.config_model import ConfigModel, DetectorConfig
 from appliance.base.errors import SourceError
-from appliance.base.json_lines import encode_log, unused_header_fields
+from appliance.base.json_lines import RouteRecord, encode_log, unused_header_fields
 from appliance.base.local_files import is_special
 from appliance.config import (
     AlertsConfig,
@@ -325,7 +325,7 @@ def _sample(path: Path, limit: int | None, digest: hashlib._Hash) -> None:
 
 
 _Line = Annotated[
-    FrameBoxes | Event | Route | Alert | LogVerdict | Gap | HealthEvent | LogEnd, Field(discriminator="type")
+    FrameBoxes | Event | RouteRecord | Alert | LogVerdict | Gap | HealthEvent | LogEnd, Field(discriminator="type")
 ]
 _line: TypeAdapter[Any] = TypeAdapter(LogHeader | StreamHeader | _Line)
 

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from appliance.base.flat_record import flat
 from appliance.replay.replay_result import ReplayResult
 from appliance.replay.verdict_source import BY_NEARNESS
 from appliance.types import BestView, Decision, Event, Gap, HealthEvent, LogVerdict
@@ -55,12 +56,25 @@ def count_decisions(verdicts: tuple[LogVerdict, ...]) -> str:
 
 _COLOURS = {"alert": "red", "warning": "yellow", "info": "cyan"}
 _ROWS_MAX = 200  # of one camera on a terminal; the log has all
-_result: TypeAdapter[ReplayResult] = TypeAdapter(ReplayResult)
+_json: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Any])
 
 
 def as_json(result: ReplayResult) -> dict[str, Any]:
-    """Return every field of the result under its own name, alerts and events as in the log, for `json.dumps`."""
-    found: dict[str, Any] = _result.dump_python(result, mode="json")
+    """Return the result as one flat object for `json.dumps`, alerts and events as in the log. Its keys are public."""
+    end, cost = result.end, result.cost
+    reported = {
+        "clip": result.clip, "camera": end.camera, "model": result.model, "run": end.run, "size": result.size,
+        "frames": end.frames, "examined": end.examined, "unlooked": end.unlooked, "boxes": result.boxes,
+        "tracks": result.tracks, "events": result.events,
+        "suppressed": [each for each in result.events if each.id in end.suppressed], "alerts": result.alerts,
+        "footage_s": end.t, "wall_s": cost.wall_s, "cpu_s": cost.cpu_s, "decode_errors": end.decode_errors,
+        "time_jumps": end.time_jumps, "error": end.error, "routes": list(map(flat, result.routes)),
+        "gaps": result.gaps, "sent_bytes": result.sent_bytes, "footage_bytes": end.footage_bytes,
+        "behind_s": cost.behind_s, "remembered": cost.remembered, "answered_by": result.answered_by,
+        "verdicts": result.verdicts, "unanswered": result.unanswered, "weather": result.weather,
+        "health": result.health, "skipped": end.skipped,
+    }  # fmt: skip
+    found: dict[str, Any] = _json.dump_python(reported, mode="json")
     return found
 
 
@@ -91,8 +105,8 @@ def print_total(results: Sequence[ReplayResult], console: Console) -> None:
         counts = (each.tracks, len(each.events), len(each.alerts), sum(route.ask for route in each.routes))
         table.add_row(
             escape(each.clip),
-            each.camera,
-            format_time(each.footage_s),
+            each.end.camera,
+            format_time(each.end.t),
             *map(str, counts),
             format_bytes(each.sent_bytes),
         )
@@ -167,34 +181,35 @@ def _count(number: int, one: str, many: str = "") -> str:
 def _headline(result: ReplayResult) -> str:
     made = f", under {result.weather}" if result.weather else ""
     size = f"{result.size[0]}x{result.size[1]}"
-    return escape(f"{result.clip} as camera {result.camera}, {size}, model {result.model}{made}")
+    return escape(f"{result.clip} as camera {result.end.camera}, {size}, model {result.model}{made}")
 
 
 def _summary(result: ReplayResult) -> list[str]:
-    speed = f", {result.footage_s / result.wall_s:.1f} times real time" if result.wall_s > 0 else ""
-    passed = f" ({result.skipped} not decoded)" if result.skipped else ""
-    held = f", {len(result.suppressed)} of the events held back by a cooldown" if result.suppressed else ""
+    end, cost = result.end, result.cost
+    speed = f", {end.t / cost.wall_s:.1f} times real time" if cost.wall_s > 0 else ""
+    passed = f" ({end.skipped} not decoded)" if end.skipped else ""
+    held = f", {len(end.suppressed)} of the events held back by a cooldown" if end.suppressed else ""
     lines = [
-        f"{_count(result.frames, 'frame')}{passed}, {result.examined} examined, "
+        f"{_count(end.frames, 'frame')}{passed}, {end.examined} examined, "
         f"{_count(result.boxes, 'box', 'boxes')}, {_count(result.tracks, 'track')}, "
         f"{_count(len(result.events), 'event')}, {_count(len(result.alerts), 'alert')}{held}",
-        f"{format_time(result.footage_s)} of footage in {result.wall_s:.1f} s ({result.cpu_s:.1f} CPU s{speed})",
+        f"{format_time(end.t)} of footage in {cost.wall_s:.1f} s ({cost.cpu_s:.1f} CPU s{speed})",
     ]
     lines += _escalations(result)
-    if result.remembered:
-        lines.append(f"{_count(result.remembered, 'look')} remembered from the replay that was killed")
-    if result.behind_s > 1:
-        lines.append(f"[yellow]this machine could not keep up: {result.behind_s:.1f} s behind at its worst[/]")
+    if cost.remembered:
+        lines.append(f"{_count(cost.remembered, 'look')} remembered from the replay that was killed")
+    if cost.behind_s > 1:
+        lines.append(f"[yellow]this machine could not keep up: {cost.behind_s:.1f} s behind at its worst[/]")
     lines += [_gap(gap) for gap in result.gaps[:_ROWS_MAX]]
     lines += [_fault(event) for event in result.health[:_ROWS_MAX]]
-    if result.unlooked:
-        lines.append(f"[yellow]the detector did not answer for {result.unlooked} of the examined frames[/]")
-    if result.decode_errors:
-        lines.append(f"[yellow]{_count(result.decode_errors, 'damaged packet')} skipped[/]")
-    if result.time_jumps:
-        lines.append(f"[yellow]the clip's time stamps jumped in {_count(result.time_jumps, 'place')}[/]")
-    if result.error:
-        lines.append(f"[red]{escape(result.error)}[/]")
+    if end.unlooked:
+        lines.append(f"[yellow]the detector did not answer for {end.unlooked} of the examined frames[/]")
+    if end.decode_errors:
+        lines.append(f"[yellow]{_count(end.decode_errors, 'damaged packet')} skipped[/]")
+    if end.time_jumps:
+        lines.append(f"[yellow]the clip's time stamps jumped in {_count(end.time_jumps, 'place')}[/]")
+    if end.error:
+        lines.append(f"[red]{escape(end.error)}[/]")
     return lines
 
 
@@ -204,8 +219,10 @@ def _escalations(result: ReplayResult) -> list[str]:
     reasons = list(dict.fromkeys(route.reason for route in result.routes if not route.ask))
     lines = []
     if asked:
-        images, guessed = sum(route.pictures for route in asked), sum(route.pictures_guessed for route in asked)
-        share = f", {result.sent_bytes / result.footage_bytes:.2%} of the footage" if result.footage_bytes else ""
+        images = sum(route.cost.pictures for route in asked)
+        guessed = sum(route.cost.pictures_guessed for route in asked)
+        footage = result.end.footage_bytes
+        share = f", {result.sent_bytes / footage:.2%} of the footage" if footage else ""
         sure = f" ({guessed} of the pictures guessed)" if guessed else ""
         lines.append(
             f"{_count(len(asked), 'question')} to the cloud with {_count(images, 'picture')}: "

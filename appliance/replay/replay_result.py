@@ -28,51 +28,51 @@ from appliance.types import (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayResult:
-    """One replay of one camera's footage. Its JSON is that of `vedette replay --json`."""
+@dataclass(frozen=True, slots=True)
+class ReplayCost:
+    """The cost of a replay, which is never written to its log. Cameras replayed together have that of the whole."""
 
-    clip: str
-    camera: str
-    model: str
-    run: str
-    size: tuple[int, int]
-    frames: int  # in the footage
-    examined: int  # frames selected for the detector
-    unlooked: int  # of those, how many the detector failed for
-    boxes: int  # objects in all examined frames
-    tracks: int  # different ones
-    events: tuple[Event, ...]
-    suppressed: tuple[Event, ...]
-    alerts: tuple[Alert, ...]
-    footage_s: float  # from the first frame to the last
-    wall_s: float  # never written to the log, as cpu_s; of cameras replayed together each has those of the whole
-    cpu_s: float
-    decode_errors: int  # packets that could not be decoded
-    time_jumps: int  # places where the clip's time stamps made no sense
-    error: str | None = None  # why the footage could not be read to its end
-    routes: tuple[Route, ...] = ()
-    gaps: tuple[Gap, ...] = ()
-    sent_bytes: int = 0  # what escalating would put on the uplink, see `Route`
-    footage_bytes: int = 0
+    wall_s: float = 0.0
+    cpu_s: float = 0.0
     behind_s: float = 0.0  # how far a paced replay fell behind
     remembered: int = 0  # frames whose detections a killed replay left
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayResult:
+    """One replay of one camera's footage. Its JSON is that of `vedette replay --json` (see replay_report.as_json)."""
+
+    clip: str
+    model: str
+    size: tuple[int, int]
+    end: LogEnd
+    boxes: int = 0  # objects in all examined frames
+    tracks: int = 0  # different ones
+    events: tuple[Event, ...] = ()
+    alerts: tuple[Alert, ...] = ()
+    routes: tuple[Route, ...] = ()
+    gaps: tuple[Gap, ...] = ()
     answered_by: str = ""  # who gave the verdicts; "": escalations were not answered
     verdicts: tuple[LogVerdict, ...] = ()
-    unanswered: int = 0  # escalations of `routes` without a verdict
     weather: str = ""  # the conditions applied to the footage
     health: tuple[HealthEvent, ...] = ()  # each as it was last reported
-    skipped: int = 0  # frames that were not decoded
+    cost: ReplayCost = ReplayCost()
+
+    @property
+    def sent_bytes(self) -> int:
+        """The bytes that escalating would put on the uplink."""
+        return sent_bytes(self.routes, self.verdicts)
+
+    @property
+    def unanswered(self) -> int:
+        """The number of escalations without a verdict, where there is a source of verdicts."""
+        asked = {route.alert for route in self.routes if route.ask}
+        return len(asked - {verdict.alert for verdict in self.verdicts}) if self.answered_by else 0
 
 
 def sent_bytes(routes: Iterable[Route], verdicts: Iterable[LogVerdict]) -> int:
     """Return the bytes on the uplink: the escalations, and what their judges needed to see beyond."""
-    return sum(route.bytes for route in routes) + sum(verdict.more_bytes for verdict in verdicts)
-
-
-def unanswered(routes: Iterable[Route], verdicts: Iterable[LogVerdict]) -> int:
-    """Count the escalations without a verdict, where there is a source of verdicts."""
-    return len({route.alert for route in routes if route.ask} - {verdict.alert for verdict in verdicts})
+    return sum(route.cost.bytes for route in routes) + sum(verdict.more_bytes for verdict in verdicts)
 
 
 @dataclass(slots=True)
@@ -85,7 +85,7 @@ class ReplayStats:
     boxes: int = 0
     tracks: set[tuple[int, int]] = field(default_factory=set)
     events: list[Event] = field(default_factory=list)
-    suppressed: list[Event] = field(default_factory=list)
+    suppressed: list[str] = field(default_factory=list)  # ids
     alerts: list[Alert] = field(default_factory=list)
     routes: list[Route] = field(default_factory=list)
     verdicts: list[LogVerdict] = field(default_factory=list)
@@ -101,7 +101,7 @@ class ReplayStats:
 
     def add_step(self, step: PipelineStep, routes: Sequence[Route]) -> None:
         self.events += step.events
-        self.suppressed += step.suppressed
+        self.suppressed += [event.id for event in step.suppressed]
         self.alerts += [change.alert for change in step.changes if change.kind == "ended"]
         self.routes += routes
 
@@ -112,34 +112,19 @@ def result_of(
     """Return the result of one camera, but for its cost. answered_by: who gave the verdicts; falsy: nobody did."""
     return ReplayResult(
         clip=clip,
-        camera=end.camera,
         model=model,
-        run=end.run,
         size=stats.size,
-        frames=end.frames,
-        skipped=end.skipped,
-        examined=end.examined,
-        unlooked=end.unlooked,
+        end=end,
         boxes=stats.boxes,
         tracks=len(stats.tracks),
         events=tuple(stats.events),
-        suppressed=tuple(stats.suppressed),
         alerts=tuple(stats.alerts),
-        footage_s=end.t,
-        wall_s=0.0,
-        cpu_s=0.0,
-        decode_errors=end.decode_errors,
-        time_jumps=end.time_jumps,
-        error=end.error,
         routes=tuple(stats.routes),
         gaps=tuple(stats.gaps),
-        health=tuple(stats.health.values()),
-        sent_bytes=sent_bytes(stats.routes, stats.verdicts),
-        footage_bytes=end.footage_bytes,
         answered_by=str(answered_by) if answered_by else "",
         verdicts=tuple(stats.verdicts),
-        unanswered=unanswered(stats.routes, stats.verdicts) if answered_by else 0,
         weather=weather,
+        health=tuple(stats.health.values()),
     )
 
 
@@ -193,7 +178,6 @@ class RecordedLog:
                 stats.gaps.append(line)
             elif isinstance(line, HealthEvent):
                 stats.health[line.id] = line
-        stats.suppressed = [event for event in stats.events if event.id in end.suppressed]
         settings = self.header.settings
         return result_of(first.clip, first.model, end, stats, settings.verdicts, settings.weather_words)
 

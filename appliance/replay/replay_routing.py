@@ -234,17 +234,17 @@ class ReplayRouting:
         if plan.escalation is None:
             return route, None
         if plan.released:
-            return replace(route, bytes=0, message_bytes=0, picture_bytes=0), None
+            return replace(route, cost=replace(route.cost, bytes=0, message_bytes=0, picture_bytes=0)), None
         images = self._frame_history.images(change.alert, plan.event, route.evidence)
         escalation = replay_escalation(
             self._frame_history, change.alert, plan.event, plan.escalation, images, route.priority
         )
-        measured = replace(
-            route,
+        cost = replace(
+            route.cost,
             bytes=escalation.bytes,
             message_bytes=escalation.bytes - images.bytes,
             picture_bytes=images.bytes,
             pictures=images.count,
             pictures_guessed=images.guessed,
         )
-        return measured, escalation
+        return replace(route, cost=cost), escalation

@@ -27,7 +27,7 @@ from appliance.replay.footage import NewSession, SourceItem
 from appliance.replay.frame_transform import frame_transform_of
 from appliance.replay.replay_log_writer import LogSink, ReplayLog
 from appliance.replay.replay_plan import ReplayInput, ReplayOptions, ReplayPlan
-from appliance.replay.replay_result import ReplayResult, ReplayStats, result_of
+from appliance.replay.replay_result import ReplayCost, ReplayResult, ReplayStats, result_of
 from appliance.replay.replay_routing import ReplayRouting, router_context_of
 from appliance.replay.stream_faults import with_stream_faults
 from appliance.replay.verdict_source import FootageRef, PendingVerdicts
@@ -192,15 +192,15 @@ class CameraReplay:
             decode_errors=counts.damaged,
             time_jumps=counts.jumps,
             footage_bytes=self.source.bytes,
-            suppressed=tuple(event.id for event in self.stats.suppressed),
+            suppressed=tuple(self.stats.suppressed),
             error=self.source.error,
             skipped=counts.skipped,
         )
         self._context.log.write(end)
         self._context.log.flush()
 
-    def result(self, *, wall_s: float, cpu_s: float, behind_s: float) -> ReplayResult:
-        """Return the result; the cost is that of the whole replay. Call it after `close`, when all is in the log."""
+    def result(self, cost: ReplayCost) -> ReplayResult:
+        """Return the result; `cost` is that of the whole replay. Call it after `close`, when all is in the log."""
         assert self._end is not None, "close() first"
         source, plan = self._plan.verdict_source, self._plan
         answered_by = source.answered_by if source else None
@@ -208,7 +208,7 @@ class CameraReplay:
             self.source.name, plan.detector.name, self._end, self.stats, answered_by, str(plan.conditions)
         )
         remembered = self._journal.remembered if self._journal else 0
-        return replace(found, wall_s=wall_s, cpu_s=cpu_s, behind_s=behind_s, remembered=remembered)
+        return replace(found, cost=replace(cost, remembered=remembered))
 
     def _frame(self, frame: DecodedFrame) -> None:
         if not self.analysis.has_session:
@@ -371,8 +371,8 @@ def playing(
             camera.take(item)
             if isinstance(item, DecodedFrame):
                 yield camera.stats.t, _length_s(cameras)
-    cost = {"wall_s": options.clock.monotonic() - wall_s, "cpu_s": process_cpu_s() - cpu_s, "behind_s": pacer.behind_s}
-    return tuple(camera.result(**cost) for camera in cameras)
+    cost = ReplayCost(options.clock.monotonic() - wall_s, process_cpu_s() - cpu_s, pacer.behind_s)
+    return tuple(camera.result(cost) for camera in cameras)
 
 
 @dataclass(frozen=True, slots=True)

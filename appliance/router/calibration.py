@@ -9,6 +9,8 @@ from operator import mul
 
 from pydantic import TypeAdapter
 
+from appliance.types import CalibratedChance, TrackStability
+
 VERSION = 1  # of what is stored; another begins anew
 INFERENCES_LOG_MAX = 5.0  # 32 detections; more make nothing surer
 MOVED_MAX = 2.0  # sizes of the object; who has walked so far has walked
@@ -25,16 +27,6 @@ Weights = tuple[float, float, float, float, float]
 # the spot. An appliance that learns keeps the signs (see SIGNS), whatever the reviews say.
 PRIOR: Weights = (-1.0, 1.0, 0.5, 0.8, -2.0)
 SIGNS: tuple[int, int, int, int, int] = (0, 1, 1, 1, -1)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrackStability:
-    """How steadily a track was seen; see RouteInputs for the units."""
-
-    score: float
-    spread: float = 0.0
-    looks: int = 1
-    moved: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,20 +88,6 @@ class GroupFit:
     sure: SureClaim = SureClaim()
 
 
-@dataclass(frozen=True, slots=True)
-class AlertChance:
-    """Probability that an alert is right.
-
-    It holds the number of known alerts of its camera and label, the claim about alerts with a chance below p_min, and
-    the claim about sure ones.
-    """
-
-    p: float
-    n: int
-    p_min: float
-    sure: SureClaim = SureClaim()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
     """Fits for all alerts, each label, and each label on each camera; each is regularised towards the one before.
@@ -123,11 +101,16 @@ class Calibration:
     labels: Mapping[str, GroupFit]
     cameras: Mapping[str, GroupFit]
 
-    def chance(self, camera: str, label: str, seen: TrackStability) -> AlertChance:
+    def chance(self, camera: str, label: str, seen: TrackStability) -> CalibratedChance:
         """Return the chance of an alert of this camera and label with these features. Never 0 and never 1."""
-        own = self.cameras.get(f"{camera}/{label}")
-        p = self.probability(camera, label, seen)
-        return AlertChance(p, own.n if own else 0, self.claim(camera, label).chance_min, self.sure(camera, label))
+        own, sure = self.cameras.get(f"{camera}/{label}"), self.sure(camera, label)
+        return CalibratedChance(
+            chance=self.probability(camera, label, seen),
+            chance_n=own.n if own else 0,
+            chance_min=self.claim(camera, label).chance_min,
+            chance_max=sure.chance_max,
+            error_high=sure.error_high,
+        )
 
     def probability(self, camera: str, label: str, seen: TrackStability) -> float:
         """Return the chance alone."""

@@ -29,7 +29,6 @@ from appliance.router.calibration import (
     GroupFit,
     RecallClaim,
     SureClaim,
-    TrackStability,
     Weights,
     error_bound,
     features,
@@ -37,7 +36,7 @@ from appliance.router.calibration import (
     recall_low,
 )
 from appliance.store.decisions import DecidedRow, OutcomeRow
-from appliance.types import RouteInputs
+from appliance.types import TrackStability
 
 FOLDS = 5  # of cross-validation (Hastie et al., 7.10: five or ten)
 ROUNDS_MAX = 50  # Newton's method converges in under ten
@@ -89,7 +88,7 @@ class DecidedAlert:
 
 def decided_of(rows: Iterable[DecidedRow]) -> list[DecidedAlert]:
     """Alerts as the router saw them when it decided."""
-    return [DecidedAlert(camera=row.camera, label=row.inputs.label, stability=_stability(row.inputs)) for row in rows]
+    return [DecidedAlert(camera=row.camera, label=row.inputs.label, stability=row.inputs.stability) for row in rows]
 
 
 def fit(
@@ -138,7 +137,7 @@ def held_out(outcomes: Sequence[AlertOutcome]) -> Array:
         taught = _learn([each for each, own in zip(outcomes, fold_of, strict=True) if own != fold])
         for row, each in enumerate(outcomes):
             if fold_of[row] == fold:
-                chances[row] = taught.chance(each.camera, each.label, each.stability).p
+                chances[row] = taught.probability(each.camera, each.label, each.stability)
     return chances
 
 
@@ -172,16 +171,12 @@ def outcomes_of(rows: Iterable[OutcomeRow]) -> list[AlertOutcome]:
             id=row.alert,
             camera=row.camera,
             label=row.inputs.label,
-            stability=_stability(row.inputs),
+            stability=row.inputs.stability,
             real=row.real,
             weight=min(1 / row.inputs.audit_share, AUDIT_WEIGHT_MAX) if row.inputs.audit_share > 0 else 1.0,
         )
         for row in rows
     ]
-
-
-def _stability(inputs: RouteInputs) -> TrackStability:
-    return TrackStability(score=inputs.score, spread=inputs.spread, looks=inputs.looks, moved=inputs.moved)
 
 
 def claim_recall(

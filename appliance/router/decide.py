@@ -29,6 +29,7 @@ from appliance.types import (
     RouteInputs,
     SendTiming,
     Severity,
+    SystemLoad,
     Tier,
 )
 
@@ -173,23 +174,6 @@ class RouterDecision:
         return self.when != "never"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SystemLoad:
-    """State of link, appliance and workers; None: unknown.
-
-    load: 1 minute mean of running tasks per core; pool_wait_s, gpu_hour: as the workers announce. offload: the
-    appliance is too hot to recheck by itself.
-    """
-
-    link_up: bool | None = None
-    queue_age_s: float | None = None
-    load: float | None = None
-    temperature_c: float | None = None
-    pool_wait_s: float | None = None
-    gpu_hour: float | None = None
-    offload: bool = False
-
-
 def decide(case: RouterCase, settings: EscalationConfig) -> RouterDecision:
     """Decide whether to escalate this alert. The result depends only on the arguments."""
     inputs = case.inputs
@@ -220,25 +204,26 @@ def decide(case: RouterCase, settings: EscalationConfig) -> RouterDecision:
         audit_share=kept.share,
         audit_of=kept.side,
         edge=edge,
-        flagged=_flagged(inputs, case.cost(evidence), settings.router),
+        flagged=_flagged(inputs.system_load, case.cost(evidence), settings.router),
     )
     return _postponed(decided, case, settings, urgent)
 
 
 def edge_answer(inputs: RouteInputs) -> EdgeAnswer:
     """Return the appliance's own answer about an alert."""
-    if inputs.rechecked in _NOT_DOUBTED and inputs.chance >= inputs.chance_max:
+    known = inputs.calibrated
+    if inputs.rechecked in _NOT_DOUBTED and known.chance >= known.chance_max:
         return "sure"
-    return "doubtful" if inputs.rechecked is None and inputs.chance < inputs.chance_min else "between"
+    return "doubtful" if inputs.rechecked is None and known.chance < known.chance_min else "between"
 
 
-def certainty_of(inputs: RouteInputs) -> float:
-    """Return the probability that the appliance's own answer about an alert is right."""
-    return round(max(inputs.chance, 1 - inputs.chance), 4)
+def certainty_of(chance: float) -> float:
+    """Return the probability that the appliance's own answer about an alert of this chance is right."""
+    return round(max(chance, 1 - chance), 4)
 
 
 def must_wait(
-    inputs: RouteInputs,
+    load: SystemLoad,
     cost: EscalationCost,
     limits: Sequence[BudgetLimit],
     settings: EscalationConfig,
@@ -255,17 +240,17 @@ def must_wait(
         return Postponement("budget", max(short))
     if urgent:
         return None
-    if _strained(inputs, settings.router):
+    if _strained(load, settings.router):
         return Postponement("box")
-    if inputs.queue_age_s is not None and inputs.queue_age_s > settings.router.queue_age_max_s:
+    if load.queue_age_s is not None and load.queue_age_s > settings.router.queue_age_max_s:
         return Postponement("queue")
-    if _too_late(inputs, cost, settings.router):
+    if _too_late(load, cost, settings.router):
         return Postponement("pool")
     price_max = settings.prices.gpu_hour_max
-    if inputs.gpu_hour is not None and price_max is not None and inputs.gpu_hour > price_max:
+    if load.gpu_hour is not None and price_max is not None and load.gpu_hour > price_max:
         return Postponement("price")
-    if inputs.off_peak_in_s:
-        return Postponement("off-peak", now + inputs.off_peak_in_s)
+    if load.off_peak_in_s:
+        return Postponement("off-peak", now + load.off_peak_in_s)
     return None
 
 
@@ -273,7 +258,7 @@ def value_of(inputs: RouteInputs, cost: EscalationCost) -> float:
     """Return the value of asking; see above."""
     grave = TUNING.value_of(inputs.severity) * (TUNING.own_text_factor if inputs.own_question else 1.0)
     new = TUNING.repeat_factor if inputs.repeat else 1.0
-    return round(grave * new * inputs.chance * TUNING.value_bytes / max(1, cost.bytes), 4)
+    return round(grave * new * inputs.calibrated.chance * TUNING.value_bytes / max(1, cost.bytes), 4)
 
 
 def in_sample(alert: str, share: float) -> bool:
@@ -326,7 +311,7 @@ def _kept(inputs: RouteInputs, value: float, settings: RouterConfig) -> _Kept:
     edge = edge_answer(inputs)
     if inputs.repeat:
         return _Kept(f"this {inputs.label} stands where it was asked about before", settings.audit_share, "doubtful")
-    if edge == "doubtful" and not inputs.offload:
+    if edge == "doubtful" and not inputs.system_load.offload:
         return _Kept("such alerts are hardly ever real", settings.audit_share, "doubtful")
     if value < settings.value_min:
         return _Kept("the answer is worth less than its bytes", settings.audit_share, "doubtful")
@@ -335,25 +320,26 @@ def _kept(inputs: RouteInputs, value: float, settings: RouterConfig) -> _Kept:
         return _Kept()
     if edge == "sure":
         return _Kept("the appliance is sure: such alerts are hardly ever wrong", settings.audit_share, "sure")
-    if inputs.learn_share < 1 and inputs.chance >= SURE_MIN and inputs.rechecked in _NOT_DOUBTED:
-        return _Kept("the appliance is likely sure, and is still learning", inputs.learn_share, "sure", learning=True)
+    known = inputs.calibrated
+    if known.learn_share < 1 and known.chance >= SURE_MIN and inputs.rechecked in _NOT_DOUBTED:
+        return _Kept("the appliance is likely sure, and is still learning", known.learn_share, "sure", learning=True)
     return _Kept()
 
 
-def _flagged(inputs: RouteInputs, cost: EscalationCost, settings: RouterConfig) -> str:
+def _flagged(load: SystemLoad, cost: EscalationCost, settings: RouterConfig) -> str:
     """Why the answer of the appliance stands for now, or ''."""
-    if inputs.link_up is False:
+    if load.link_up is False:
         return "the cloud cannot be reached: the appliance's own answer stands until it can"
-    if _too_late(inputs, cost, settings):
+    if _too_late(load, cost, settings):
         return "the workers cannot answer in time: the appliance's own answer stands until they have"
     return ""
 
 
-def _too_late(inputs: RouteInputs, cost: EscalationCost, settings: RouterConfig) -> bool:
+def _too_late(load: SystemLoad, cost: EscalationCost, settings: RouterConfig) -> bool:
     """Return True if the answer would come later than the site file allows. An unknown delay is not too late."""
-    if settings.answer_s is None or inputs.pool_wait_s is None:
+    if settings.answer_s is None or load.pool_wait_s is None:
         return False
-    return inputs.pool_wait_s + cost.gpu_s > settings.answer_s
+    return load.pool_wait_s + cost.gpu_s > settings.answer_s
 
 
 def _affordable(case: RouterCase, first: EvidenceStep, settings: EscalationConfig, urgent: bool) -> EvidenceStep:
@@ -365,12 +351,12 @@ def _affordable(case: RouterCase, first: EvidenceStep, settings: EscalationConfi
     """
     index = EVIDENCE_STEPS.index(first)
     crops = EVIDENCE_STEPS.index("crops")
-    inputs = case.inputs
-    late = inputs.queue_age_s is not None and inputs.queue_age_s > settings.router.queue_age_max_s
-    if index > crops and urgent and (late or inputs.link_up is False or _strained(inputs, settings.router)):
+    load = case.inputs.system_load
+    late = load.queue_age_s is not None and load.queue_age_s > settings.router.queue_age_max_s
+    if index > crops and urgent and (late or load.link_up is False or _strained(load, settings.router)):
         index = crops
     reserve = 0.0 if urgent else settings.budget.alert_reserve
-    least = min(index, crops if inputs.own_question else 0)
+    least = min(index, crops if case.inputs.own_question else 0)
     for fits in (BudgetLimit.has_room, BudgetLimit.ever_has_room):
         for step in range(index, least - 1, -1):
             if all(fits(limit, case.costs[step], reserve) for limit in case.limits):
@@ -379,7 +365,7 @@ def _affordable(case: RouterCase, first: EvidenceStep, settings: EscalationConfi
 
 
 def _postponed(decided: RouterDecision, case: RouterCase, settings: EscalationConfig, urgent: bool) -> RouterDecision:
-    wait = must_wait(case.inputs, decided.cost, case.limits, settings, case.now, urgent)
+    wait = must_wait(case.inputs.system_load, decided.cost, case.limits, settings, case.now, urgent)
     if wait is None:
         return decided
     never = ""
@@ -399,18 +385,18 @@ def _first_evidence(inputs: RouteInputs, settings: EscalationConfig, edge: EdgeA
     """Return the first evidence of an escalation: whole frames if a hot appliance is not sure."""
     if inputs.privacy == "image_free":
         return "facts"
-    if inputs.offload and edge != "sure":
+    if inputs.system_load.offload and edge != "sure":
         return max(settings.first, "frames", key=EVIDENCE_STEPS.index)
     return settings.first
 
 
-def _strained(inputs: RouteInputs, settings: RouterConfig) -> bool:
+def _strained(load: SystemLoad, settings: RouterConfig) -> bool:
     """Return True if the appliance is busier or hotter than the site file allows, unless it offloads to the cloud."""
-    if inputs.offload:
+    if load.offload:
         return False
-    hot = inputs.temperature_c is not None and settings.temperature_max_c is not None
-    busy = inputs.load is not None and settings.load_max is not None
+    hot = load.temperature_c is not None and settings.temperature_max_c is not None
+    busy = load.load is not None and settings.load_max is not None
     return bool(
-        (hot and (inputs.temperature_c or 0.0) > (settings.temperature_max_c or 0.0))
-        or (busy and (inputs.load or 0.0) > (settings.load_max or 0.0))
+        (hot and (load.temperature_c or 0.0) > (settings.temperature_max_c or 0.0))
+        or (busy and (load.load or 0.0) > (settings.load_max or 0.0))
     )

@@ -11,17 +11,16 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 
 from appliance import wire
 from appliance.base.clock import Period
 from appliance.config import EscalationConfig, LineRule, Rule
-from appliance.router.calibration import UNTRAINED, AlertChance, Calibration, TrackStability
+from appliance.router.calibration import UNTRAINED, Calibration
 from appliance.router.decide import (
     EscalationCost,
     RouterCase,
     RouterDecision,
-    SystemLoad,
     certainty_of,
     decide,
     expected_bytes,
@@ -32,12 +31,17 @@ from appliance.types import (
     EVIDENCE_STEPS,
     Alert,
     AlertChange,
+    CalibratedChance,
+    CascadeAnswer,
     Event,
     FrameBoxes,
     PrivacyLevel,
     Route,
+    RouteCost,
     RouteInputs,
     StreamHeader,
+    SystemLoad,
+    TrackStability,
 )
 
 TEXT_CHARS_MAX = 2000  # of the rule's text for the model: some 500 tokens
@@ -207,11 +211,12 @@ class EscalationPlanner:
         rule = self._rules.get(event.rule)
         if rule is None:
             return None
-        load = self._context.system_load
-        inputs = replace(
-            known, privacy=self._context.privacy(event), audit_share=0.0, audit_of="", link_up=load.link_up,
-            queue_age_s=load.queue_age_s, pool_wait_s=load.pool_wait_s, gpu_hour=load.gpu_hour, offload=load.offload,
+        present = self._context.system_load
+        load = replace(
+            known.system_load, link_up=present.link_up, queue_age_s=present.queue_age_s,
+            pool_wait_s=present.pool_wait_s, gpu_hour=present.gpu_hour, offload=present.offload,
         )  # fmt: skip
+        inputs = replace(known, privacy=self._context.privacy(event), system_load=load, audit_share=0.0, audit_of="")
         case = self._case(alert, rule, inputs, now, requested=requested)
         decision = decide(case, self._context.settings)
         route = self._route(alert, event, decision, inputs)
@@ -288,7 +293,13 @@ class EscalationPlanner:
 
     def _route(self, alert: Alert, event: Event, decision: RouterDecision, inputs: RouteInputs) -> Route:
         cost, facts, wait = decision.cost, self._context.bytes_[0], decision.wait
-        route = Route(
+        costs = RouteCost(value=decision.value)
+        if decision.ask:
+            costs = replace(
+                costs, bytes=cost.bytes, message_bytes=facts, picture_bytes=cost.bytes - facts,
+                gpu_s=round(cost.gpu_s, _DIGITS), money=round(cost.money, _MONEY_DIGITS),
+            )  # fmt: skip
+        return Route(
             camera=alert.camera,
             alert=alert.id,
             event=event.id,
@@ -297,31 +308,22 @@ class EscalationPlanner:
             when=decision.when,
             priority=decision.priority,
             reason=decision.reason,
+            cost=costs,
             evidence=decision.evidence,
-            value=decision.value,
             wait=wait.why if wait else "",
             until_t=wait.until_t if wait else None,
-            tier=decision.tier,
-            edge=decision.edge,
-            certainty=certainty_of(inputs) if decision.edge else 0.0,
-            flagged=decision.flagged,
+            cascade=CascadeAnswer(
+                tier=decision.tier,
+                edge=decision.edge,
+                certainty=certainty_of(inputs.calibrated.chance) if decision.edge else 0.0,
+                flagged=decision.flagged,
+            ),
             inputs=replace(inputs, audit_share=decision.audit_share, audit_of=decision.audit_of),
-        )
-        if not decision.ask:
-            return route
-        return replace(
-            route,
-            bytes=cost.bytes,
-            message_bytes=facts,
-            picture_bytes=cost.bytes - facts,
-            gpu_s=round(cost.gpu_s, _DIGITS),
-            money=round(cost.money, _MONEY_DIGITS),
         )
 
     def _inputs(self, alert: Alert, event: Event, rule: str, now: float, *, own_words: bool) -> RouteInputs:
         tracks = self._tracks_of(alert, event)
-        subject = self._subject(event, tracks)
-        router, sure = self._context.settings.router, subject.chance.sure
+        label, stability = self._subject(event, tracks)
         limits = self._context.budget.limits(now)
         left = [max(0.0, 1 - limit.spent / limit.amount) if limit.amount else 0.0 for limit in limits]
         return RouteInputs(
@@ -329,38 +331,37 @@ class EscalationPlanner:
             severity=alert.severity,
             own_question=own_words,
             privacy=self._context.privacy(event),
-            score=subject.stability.score,
-            spread=subject.stability.spread,
-            looks=subject.stability.looks,
-            seconds=subject.seconds,
-            moved=subject.stability.moved,
-            chance=round(subject.chance.p, _DIGITS),
-            chance_n=subject.chance.n,
-            chance_min=round(subject.chance.p_min, _DIGITS),
+            stability=stability,
+            calibrated=self._calibrated(label, stability),
             repeat=bool(tracks) and all(self._recent.is_repeat(rule, alert.severity, seen) for seen in tracks),
-            off_peak_in_s=self._off_peak_in_s(alert, now),
-            budget_left=round(min(left), _DIGITS) if left else None,
-            chance_max=sure.chance_max,
-            error_high=sure.error_high,
-            learn_share=1.0 if sure.holds else round(sure.learn_share(router.error_max, router.cold_share), _DIGITS),
+            system_load=replace(
+                self._context.system_load,
+                off_peak_in_s=self._off_peak_in_s(alert, now),
+                budget_left=round(min(left), _DIGITS) if left else None,
+            ),
             crowd=self._tracks.crowd,
-            **asdict(self._context.system_load),
         )
+
+    def _calibrated(self, label: str, seen: TrackStability) -> CalibratedChance:
+        """Return the chance rounded, as it is logged."""
+        router, calibration = self._context.settings.router, self._context.calibration
+        found, sure = calibration.chance(self._camera, label, seen), calibration.sure(self._camera, label)
+        share = 1.0 if sure.holds else round(sure.learn_share(router.error_max, router.cold_share), _DIGITS)
+        chance, least = round(found.chance, _DIGITS), round(found.chance_min, _DIGITS)
+        return replace(found, chance=chance, chance_min=least, learn_share=share)
 
     def _tracks_of(self, alert: Alert, event: Event) -> list[TrackStats]:
         """Return the alert's newest tracks as they were seen, that of the event first."""
         numbers = dict.fromkeys((event.track, *reversed(alert.tracks[1 - TRACKS_JUDGED_MAX :])))
         return [seen for seen in map(self._tracks.of, numbers) if seen is not None]
 
-    def _subject(self, event: Event, tracks: list[TrackStats]) -> _Subject:
-        calibration = self._context.calibration
-        judged = [(seen.stability, seen.seconds, seen.label) for seen in tracks]
-        if not judged:
-            judged = [(TrackStability(score=round(event.score, 3)), 0.0, event.label)]
-        if len(judged) > 1:
-            judged.sort(key=lambda each: -calibration.probability(self._camera, each[2], each[0]))
-        stability, seconds, label = judged[0]
-        return _Subject(stability, seconds, calibration.chance(self._camera, label, stability))
+    def _subject(self, event: Event, tracks: list[TrackStats]) -> tuple[str, TrackStability]:
+        """Return label and stability of the object by which an alert is judged: its track that is most likely real."""
+        if not tracks:
+            return event.label, TrackStability(score=round(event.score, 3), looks=1)
+        chance = self._context.calibration.probability
+        best = max(tracks, key=lambda each: chance(self._camera, each.label, each.stability))
+        return best.label, best.stability
 
     def _off_peak_in_s(self, alert: Alert, now: float) -> float | None:
         hours = self._context.settings.off_peak
@@ -412,15 +413,6 @@ class _Open:
 
     event: Event
     decision: RouterDecision | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Subject:
-    """The object by which an alert is judged: of its tracks the one that is most likely real."""
-
-    stability: TrackStability
-    seconds: float
-    chance: AlertChance
 
 
 def _changes(before: RouterDecision, decision: RouterDecision) -> bool:

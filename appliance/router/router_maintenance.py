@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from appliance import wire
@@ -15,11 +15,11 @@ from appliance.base.machine import load_per_core
 from appliance.broker.nats_connection import LinkState
 from appliance.config import EscalationConfig, Rule
 from appliance.router.calibration import UNTRAINED
-from appliance.router.decide import Postponement, SystemLoad, must_wait
+from appliance.router.decide import Postponement, must_wait
 from appliance.router.escalation_planner import RouterContext, escalation_id
 from appliance.store.decisions import DecisionStore
 from appliance.store.escalations import EscalationRow, EscalationStore
-from appliance.types import EVIDENCE_STEPS, EvidenceStep, FrameBoxes, RouteInputs
+from appliance.types import EVIDENCE_STEPS, EvidenceStep, FrameBoxes, SystemLoad
 
 logger = logging.getLogger(__name__)
 
@@ -134,13 +134,9 @@ class RouterMaintenance:
             load = replace(load, queue_age_s=2 * load.queue_age_s)
         hours = settings.off_peak
         known = hours is not None and row.body.severity in hours.severities and context.off_peak_in_s is not None
-        inputs = RouteInputs(
-            severity=row.body.severity,
-            off_peak_in_s=context.off_peak_in_s(now) if known and context.off_peak_in_s else None,
-            **asdict(load),
-        )
+        load = replace(load, off_peak_in_s=context.off_peak_in_s(now) if known and context.off_peak_in_s else None)
         cost = context.costs(row.camera)[_step(row, settings)]
-        return must_wait(inputs, cost, context.budget.limits(now), settings, now, urgent)
+        return must_wait(load, cost, context.budget.limits(now), settings, now, urgent)
 
 
 _WAITED = {
@@ -219,13 +215,10 @@ class SilentFrameAudit:
             return False
         hours = settings.off_peak
         waits = hours is not None and "info" in hours.severities and context.off_peak_in_s is not None
-        inputs = RouteInputs(
-            severity="info",
-            off_peak_in_s=context.off_peak_in_s(now) if waits and context.off_peak_in_s else None,
-            **asdict(replace(load, offload=False)),
-        )
+        off_peak_in_s = context.off_peak_in_s(now) if waits and context.off_peak_in_s else None
+        load = replace(load, offload=False, off_peak_in_s=off_peak_in_s)
         cost = context.budget.cost(context.bytes_[0] + settings.frame_bytes_max, self._camera, "frames")
-        if must_wait(inputs, cost, context.budget.limits(now), settings, now, urgent=False) is not None:
+        if must_wait(load, cost, context.budget.limits(now), settings, now, urgent=False) is not None:
             return False
         context.budget.spend(cost, now)
         return True

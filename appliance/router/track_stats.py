@@ -7,10 +7,9 @@ import math
 from dataclasses import dataclass
 
 from appliance.base.errors import StoreUnavailable
-from appliance.router.calibration import TrackStability
 from appliance.store.boxes import BoxStore
 from appliance.store.decisions import DecisionStore, EscalatedTrackRow
-from appliance.types import SEVERITIES, Box, FrameBoxes, Severity, TrackedObject, iou
+from appliance.types import SEVERITIES, Box, FrameBoxes, Severity, TrackedObject, TrackStability, iou
 
 TRACKS_MAX = 512  # of one camera; the one unseen for longest goes
 DIGITS = 3  # decimals in the row of the decision
@@ -60,6 +59,7 @@ class TrackStats:
             score=round(self.mean, DIGITS),
             spread=round(math.sqrt(self.square / self.looks), DIGITS),
             looks=self.looks,
+            seconds=self.seconds,
             moved=round(self.moved, DIGITS),
         )
 

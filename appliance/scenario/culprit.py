@@ -76,7 +76,7 @@ class RulesReplay:
         self._record = record
         self._other = other
         cut = bool(record.frames) and record.frames[0].seq > 0
-        camera, size = record.result.camera, record.result.size
+        camera, size = record.result.end.camera, record.result.size
         self._header = StreamHeader(
             camera=camera,
             clip="",
@@ -104,7 +104,7 @@ class RulesReplay:
         camera = record.camera.model_copy(update={"rules": tuple(change(rule) for rule in record.rules)})
         if not ignore:
             camera = camera.model_copy(update={"ignore": ()})
-        engine = RulesEngine(record.result.camera, camera)
+        engine = RulesEngine(record.result.end.camera, camera)
         engine.feed(self._header)
         for frame in record.frames if frames is None else frames:
             for event in engine.feed(frame):
@@ -175,7 +175,7 @@ def find_culprit(record: MissRecord) -> Culprit:
 
 def _held_back(record: MissRecord, fired: Sequence[Event]) -> Culprit | None:
     """Return what kept all events that a rule fired from being reported."""
-    held = {event.id for event in record.result.suppressed}
+    held = set(record.result.end.suppressed)
     rejected = rejected_events(record.result)
     first = fired[0]
     if all(event.id in held for event in fired):

@@ -265,7 +265,7 @@ def miss_fault(miss: Miss, diagnosis: MissDiagnosis | None, result: ReplayResult
         source=wanted.source,
         note=wanted.note,
         culprit=culprit.name if culprit else "",
-        camera=wanted.pattern.camera or result.camera,
+        camera=wanted.pattern.camera or result.end.camera,
         t=t,
         zone=wanted.pattern.zone or (diagnosis.zone if diagnosis else ""),
         line=wanted.pattern.line or (diagnosis.line if diagnosis else ""),
@@ -296,21 +296,21 @@ def footage_faults(result: ReplayResult) -> list[Fault]:
 
     Nobody knows what happened in that part of the scene.
     """
-    found = []
-    if result.error:
-        found.append(Fault(kind="footage", title=result.error, camera=result.camera, t=result.footage_s))
-    if result.unlooked:
-        title = f"the detector did not answer for {result.unlooked} of {result.examined} looks at {result.clip}"
-        found.append(Fault(kind="footage", title=title, camera=result.camera))
+    found, end = [], result.end
+    if end.error:
+        found.append(Fault(kind="footage", title=end.error, camera=end.camera, t=end.t))
+    if end.unlooked:
+        title = f"the detector did not answer for {end.unlooked} of {end.examined} looks at {result.clip}"
+        found.append(Fault(kind="footage", title=title, camera=end.camera))
     return found
 
 
 def answer_faults(results: Sequence[ReplayResult], *, fails: bool) -> list[Fault]:
     """Escalations without a verdict: a missing verdict is not a confirmation."""
     return [
-        Fault(kind="footage", title=missing_verdicts_text(result), camera=result.camera, source="verdicts", fails=fails)
-        for result in results
-        if result.unanswered
+        Fault(kind="footage", title=missing_verdicts_text(each), camera=each.end.camera, source="verdicts", fails=fails)
+        for each in results
+        if each.unanswered
     ]
 
 

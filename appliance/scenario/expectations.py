@@ -285,7 +285,7 @@ def derived_expectations(
 def _derived(plan: ScenarioPlan, result: ReplayResult, event: Event, settings: DerivedEvents) -> Expectation:
     return Expectation(
         pattern=EventPattern(
-            camera=result.camera if len(plan.parts) > 1 else "",
+            camera=result.end.camera if len(plan.parts) > 1 else "",
             rule=event.rule,
             label=event.label,
             start=max(0.0, event.t - settings.before_s),
@@ -298,8 +298,8 @@ def _derived(plan: ScenarioPlan, result: ReplayResult, event: Event, settings: D
 
 
 def _true_events(plan: ScenarioPlan, result: ReplayResult, spool: BoxesSpool, frames: TrueFrames) -> list[Event]:
-    pipeline = Pipeline(result.camera, plan.config.cameras[result.camera], plan.config.alerts)
-    pipeline.feed(StreamHeader(camera=result.camera, clip="", model="truth", size=result.size, run="truth"))
+    pipeline = Pipeline(result.end.camera, plan.config.cameras[result.end.camera], plan.config.alerts)
+    pipeline.feed(StreamHeader(camera=result.end.camera, clip="", model="truth", size=result.size, run="truth"))
     events: list[Event] = []
     for frame in true_frame_boxes(spool, frames):
         step = pipeline.feed(frame)

@@ -173,7 +173,7 @@ def _evaluated(plan: ScenarioPlan, replays: Sequence[_CameraReplay], empty: Scen
         matches.judged_outcomes,
         [hit.delay_s for hit in matches.hits if hit.delay_s is not None],
         alerts=sum(len(part.alerts) for part in watched),
-        footage_s=sum(result.footage_s for result in results),
+        footage_s=sum(result.end.t for result in results),
     )
     sent_bytes = sum(result.sent_bytes for result in results)
     found = [
@@ -214,9 +214,7 @@ def _reported_events(results: Iterable[ReplayResult], *, after_verdicts: bool) -
     """Return the events that a person is notified of: not suppressed and, with `after_verdicts`, not rejected."""
     events = []
     for result in results:
-        suppressed = {event.id for event in result.suppressed} | (
-            rejected_events(result) if after_verdicts else frozenset()
-        )
+        suppressed = set(result.end.suppressed) | (rejected_events(result) if after_verdicts else frozenset())
         events += [event for event in result.events if event.id not in suppressed]
     return sorted(events, key=lambda event: event.t)
 
@@ -234,7 +232,7 @@ def _compare_with_truth(
     settings = plan.scenario.truth
     if settings is None or plan.truth is None:
         return [], None
-    replay = next(each for each in replays if settings.camera in (None, each.result.camera))
+    replay = next(each for each in replays if settings.camera in (None, each.result.end.camera))
     size = replay.result.size
     frames = shaken_truth(read_truth(plan.truth, settings, size), replay.spool.frame_boxes(), plan.conditions, size)
     derived = (
@@ -262,22 +260,22 @@ def _event_faults(plan: ScenarioPlan, replays: Sequence[_CameraReplay], matches:
 
 def _diagnose(plan: ScenarioPlan, replays: Sequence[_CameraReplay], matches: EventMatches) -> list[MissDiagnosis]:
     """Return a diagnosis of each of the first misses. One pass over the boxes of each camera."""
-    by_camera: dict[str, list[MissDiagnosis]] = {each.result.camera: [] for each in replays}
+    by_camera: dict[str, list[MissDiagnosis]] = {each.result.end.camera: [] for each in replays}
     diagnoses = []
     for miss in matches.misses[:DIAGNOSED_FAULTS_MAX]:
         each = _responsible_camera(replays, plan, miss)
-        camera = plan.config.cameras[each.result.camera]
-        known_before = each.result.camera in plan.scenario.stood_before
+        camera = plan.config.cameras[each.result.end.camera]
+        known_before = each.result.end.camera in plan.scenario.stood_before
         counted = frozenset(hit.event.id for hit in matches.hits if hit.wanted is not miss.wanted)
         diagnosis = MissDiagnosis(
-            miss, camera, each.result.footage_s, each.network, known_before=known_before, counted=counted
+            miss, camera, each.result.end.t, each.network, known_before=known_before, counted=counted
         )
-        by_camera[each.result.camera].append(diagnosis)
+        by_camera[each.result.end.camera].append(diagnosis)
         diagnoses.append(diagnosis)
     for each in replays:
-        if by_camera[each.result.camera]:
+        if by_camera[each.result.end.camera]:
             for boxes in each.spool.frame_boxes():
-                for diagnosis in by_camera[each.result.camera]:
+                for diagnosis in by_camera[each.result.end.camera]:
                     diagnosis.add(boxes)
     return diagnoses
 
@@ -286,8 +284,8 @@ def _responsible_camera(replays: Sequence[_CameraReplay], plan: ScenarioPlan, mi
     """Return the camera that should have reported the event: the named one, else the first with such a rule."""
     pattern = miss.wanted.pattern
     for each in replays:
-        rules = plan.config.cameras[each.result.camera].rules
-        if pattern.camera in ("", each.result.camera) and any(pattern.rule in ("", rule.name) for rule in rules):
+        rules = plan.config.cameras[each.result.end.camera].rules
+        if pattern.camera in ("", each.result.end.camera) and any(pattern.rule in ("", rule.name) for rule in rules):
             return each
     return replays[0]
 
@@ -296,7 +294,9 @@ def _alarm_moments(replays: Sequence[_CameraReplay], alarms: Sequence[FalseAlarm
     """Return the frame at which each false alarm came, by its index in `alarms`."""
     found = {}
     for each in replays:
-        events = {index: alarm.event for index, alarm in enumerate(alarms) if alarm.event.camera == each.result.camera}
+        events = {
+            index: alarm.event for index, alarm in enumerate(alarms) if alarm.event.camera == each.result.end.camera
+        }
         for boxes in each.spool.frame_boxes() if events else ():
             for index, event in events.items():
                 if event.t == boxes.t:
@@ -307,17 +307,17 @@ def _alarm_moments(replays: Sequence[_CameraReplay], alarms: Sequence[FalseAlarm
 
 
 def _watched(plan: ScenarioPlan, result: ReplayResult) -> WatchedCamera:
-    camera = plan.config.cameras[result.camera]
-    part = next(part for part in plan.parts if part.camera == result.camera)
+    camera = plan.config.cameras[result.end.camera]
+    part = next(part for part in plan.parts if part.camera == result.end.camera)
     zones = {rule.zone for rule in camera.rules if not isinstance(rule, LineRule)}
     lines = {rule.line for rule in camera.rules if isinstance(rule, LineRule)}
     return WatchedCamera(
-        camera=result.camera,
+        camera=result.end.camera,
         clip=part.clip,
         size=result.size,
-        footage_s=result.footage_s,
-        frames=result.frames,
-        examined=result.examined,
+        footage_s=result.end.t,
+        frames=result.end.frames,
+        examined=result.end.examined,
         alerts=accepted_alerts(result.alerts) if plan.scenario.after_verdicts else result.alerts,
         zones=tuple((name, points) for name, points in camera.zones.items() if name in zones),
         lines=tuple((name, ends) for name, ends in camera.lines.items() if name in lines),

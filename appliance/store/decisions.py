@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from appliance.base.flat_record import flat, grouped
 from appliance.store.alert_rows import ALERT_COLUMNS, read_alert, read_event
 from appliance.store.database import Database, insert, open_read_only, to_json
 from appliance.store.escalations import RELEASED, Delivery
@@ -248,16 +249,15 @@ class DecisionStore:
         if row is None or event is None:
             return None
         first = read_event(event)
-        inputs = RouteInputs(label=first.label, severity=row["severity"], score=first.score)
-        if known is not None:
-            inputs = _inputs(json.loads(known["inputs"]))
+        seen = {"label": first.label, "severity": row["severity"], "score": first.score}
+        inputs = _inputs(seen if known is None else json.loads(known["inputs"]))
         found = read_alert(row)
         return AskableAlert(found.alert, found.judged.delivery, first, inputs)
 
     def note_recheck(self, decision: int, inputs: RouteInputs) -> None:
         """Record that the recheck changed nothing. Raise StoreError."""
         self._db.execute(
-            "UPDATE decision SET inputs = ? WHERE id = ?", (to_json(asdict(inputs)), decision), durable=False
+            "UPDATE decision SET inputs = ? WHERE id = ?", (to_json(asdict(flat(inputs))), decision), durable=False
         )
 
     def spent(self, day: str, day_t: float, month_t: float) -> CloudSpend:
@@ -327,8 +327,9 @@ class DecisionStore:
 
 def write_decision(connection: sqlite3.Connection, route: Route, made_t: float) -> None:
     """Insert what the router decided, in the caller's transaction; a decision about an event is one row."""
-    values = {name: getattr(route, name) for name in _ROUTE_COLUMNS}
-    values |= {"made_t": made_t, "moment": route.when, "inputs": to_json(asdict(route.inputs))}
+    record = flat(route)
+    values = {name: getattr(record, name) for name in _ROUTE_COLUMNS}
+    values |= {"made_t": made_t, "moment": route.when, "inputs": to_json(asdict(record.inputs))}
     insert(connection, "decision", values, "INSERT OR IGNORE")
 
 
@@ -392,4 +393,4 @@ def _rechecked(connection: sqlite3.Connection, row: sqlite3.Row) -> RecheckedDec
 
 def _inputs(stored: Mapping[str, Any]) -> RouteInputs:
     """Return the inputs of a row that an older or newer Vedette wrote: a field that it lacks keeps its default."""
-    return RouteInputs(**{name: stored[name] for name in RouteInputs.__slots__ if name in stored})
+    return grouped(RouteInputs, stored)

@@ -94,16 +94,11 @@ class PipelineStep:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RouteInputs:
-    """The knowledge of the router when it decided; None: unknown, and not held against the escalation."""
+class TrackStability:
+    """How steadily a track was seen."""
 
-    label: str = ""
-    severity: Severity = "warning"
-    own_question: bool = False
-    """The rule has its own `ask`."""
-    privacy: PrivacyLevel = "free"
     score: float = 0.0
-    """Mean of the scores of the track that it is judged by."""
+    """Mean of its scores."""
     spread: float = 0.0
     """Standard deviation of these scores."""
     looks: int = 0
@@ -112,41 +107,111 @@ class RouteInputs:
     """For how long it was detected."""
     moved: float = 0.0
     """Distance from its first place, in its own heights."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalibratedChance:
+    """The calibration's estimate for an alert, and the bounds that it allows the router."""
+
     chance: float = 0.0
     """Probability of being real."""
     chance_n: int = 0
     """Number of verdicts and reviews of this camera and label that `chance` was learnt from."""
     chance_min: float = 0.0
     """Below it the router does not escalate; 0: it may not leave anything out yet."""
-    repeat: bool = False
-    """This object, unmoved, was escalated before."""
-    link_up: bool | None = None
-    queue_age_s: float | None = None
-    load: float | None = None
-    temperature_c: float | None = None
-    off_peak_in_s: float | None = None
-    budget_left: float | None = None
-    """The scarcest budget's share that is left."""
-    audit_share: float = 0.0
-    """Above 0 it is escalated only as one of an audit sample of this share."""
-    audit_of: AuditSide = ""
-    """The population that the audit samples."""
     chance_max: float = 1.0
     """From it on the appliance is sure; 1: too little is known to be sure of anything."""
     error_high: float = 1.0
     """The largest share of such alerts that is wrong, with 95 % confidence."""
     learn_share: float = 1.0
     """Below 1: the share of likely sure alerts that is still escalated while the appliance learns."""
-    crowd: int = 0
-    """Objects in view."""
-    rechecked: Decision | None = None
-    """The answer of the appliance's own recheck."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SystemLoad:
+    """State of link, appliance, workers and budget; None: unknown, or there is none."""
+
+    link_up: bool | None = None
+    queue_age_s: float | None = None
+    load: float | None = None
+    """1 minute mean of running tasks per core."""
+    temperature_c: float | None = None
+    off_peak_in_s: float | None = None
+    """Seconds until the hours in which such an alert is escalated."""
+    budget_left: float | None = None
+    """The scarcest budget's share that is left."""
     pool_wait_s: float | None = None
     """How long an escalation is expected to wait for a worker."""
     gpu_hour: float | None = None
     """The price that the workers announce."""
     offload: bool = False
     """The appliance is hot, and sends what it is not sure of to the cloud."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouteInputs:
+    """The knowledge of the router when it decided; None: unknown, and not held against the escalation."""
+
+    label: str = ""
+    severity: Severity = "warning"
+    own_question: bool = False
+    """The rule has its own `ask`."""
+    privacy: PrivacyLevel = "free"
+    stability: TrackStability = TrackStability()
+    """Of the track that it is judged by."""
+    calibrated: CalibratedChance = CalibratedChance()
+    repeat: bool = False
+    """This object, unmoved, was escalated before."""
+    system_load: SystemLoad = SystemLoad()
+    audit_share: float = 0.0
+    """Above 0 it is escalated only as one of an audit sample of this share."""
+    audit_of: AuditSide = ""
+    """The population that the audit samples."""
+    crowd: int = 0
+    """Objects in view."""
+    rechecked: Decision | None = None
+    """The answer of the appliance's own recheck."""
+    KEYS = (
+        "label", "severity", "own_question", "privacy", "score", "spread", "looks", "seconds", "moved", "chance",
+        "chance_n", "chance_min", "repeat", "link_up", "queue_age_s", "load", "temperature_c", "off_peak_in_s",
+        "budget_left", "audit_share", "audit_of", "chance_max", "error_high", "learn_share", "crowd", "rechecked",
+        "pool_wait_s", "gpu_hour", "offload",
+    )  # fmt: skip
+    """The keys of the flat record (base/flat_record.py)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouteCost:
+    """The cost of an escalation, and what it is worth."""
+
+    value: float = 0.0
+    """Rank of what the verdict is worth for the bytes it costs (router/decide.py)."""
+    bytes: int = 0
+    """message_bytes plus picture_bytes, measured in a replay, expected live."""
+    message_bytes: int = 0
+    """The message with subject and headers."""
+    picture_bytes: int = 0
+    """The chunks of its images with their headers."""
+    pictures: int = 0
+    pictures_guessed: int = 0
+    """Images that could not be cut from the footage and count with the mean size of the others."""
+    gpu_s: float = 0.0
+    """Expected GPU time of the verdict."""
+    money: float = 0.0
+    """Expected cost of the verdict."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CascadeAnswer:
+    """The tier that answers, and the appliance's own answer."""
+
+    tier: Tier = "edge"
+    edge: EdgeAnswer = ""
+    """The appliance's own verdict."""
+    certainty: float = 0.0
+    """Probability that `edge` is right."""
+    flagged: str = ""
+    """Why the appliance's answer stands for now although the cloud is asked, in a sentence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,36 +232,21 @@ class Route:
     priority: str = ""
     reason: str = ""
     question: str = ""
-    bytes: int = 0
-    """message_bytes plus picture_bytes, measured in a replay, expected live."""
-    message_bytes: int = 0
-    """The message with subject and headers."""
-    picture_bytes: int = 0
-    """The chunks of its images with their headers."""
-    pictures: int = 0
-    pictures_guessed: int = 0
-    """Images that could not be cut from the footage and count with the mean size of the others."""
+    cost: RouteCost = RouteCost()
     when: SendTiming = "never"
     evidence: EvidenceStep = "frames"
     """The step with which it begins."""
-    value: float = 0.0
-    """Rank of what the verdict is worth for the bytes it costs (router/decide.py)."""
     wait: str = ""
     """The reason why an escalation of "later" waits, not before `until_t` where that is known."""
     until_t: float | None = None
-    gpu_s: float = 0.0
-    """Expected GPU time of the verdict."""
-    money: float = 0.0
-    """Expected cost of the verdict."""
-    tier: Tier = "edge"
-    """The tier that answers."""
-    edge: EdgeAnswer = ""
-    """The appliance's own verdict."""
-    certainty: float = 0.0
-    """Probability that `edge` is right."""
-    flagged: str = ""
-    """Why the appliance's answer stands for now although the cloud is asked, in a sentence."""
+    cascade: CascadeAnswer = CascadeAnswer()
     inputs: RouteInputs = RouteInputs()
+    KEYS = (
+        "type", "camera", "alert", "event", "t", "ask", "priority", "reason", "question", "bytes", "message_bytes",
+        "picture_bytes", "pictures", "pictures_guessed", "when", "evidence", "value", "wait", "until_t", "gpu_s",
+        "money", "tier", "edge", "certainty", "flagged", "inputs",
+    )  # fmt: skip
+    """The keys of the flat record (base/flat_record.py)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,9 +277,12 @@ class LogVerdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogEnd:
-    """Last line of a camera in a replay log; a log without it was cut off. See `ReplayResult` for the counts.
+    """Last line of a camera in a replay log; a log without it was cut off.
 
-    suppressed: ids of the events that a cooldown held back. skipped: of `frames`, how many were not decoded.
+    t: seconds from the first frame to the last. examined: frames selected for the detector; unlooked: of those, how
+    many it failed for. decode_errors: packets that could not be decoded. time_jumps: places where the clip's time
+    stamps made no sense. suppressed: ids of the events that a cooldown held back. error: why the footage could not be
+    read to its end. skipped: of `frames`, how many were not decoded.
     """
 
     type: Literal["end"] = "end"

@@ -132,7 +132,7 @@ def measure(clip: Path, config: SiteConfig, camera: str, engine: Engine) -> dict
         result = replay(clip, config.for_decisions(), camera, detector.load(config.detector))
     finally:
         FrameHistory.images = cut  # type: ignore[method-assign]
-    return figures(bench.asked, result.footage_bytes, result.footage_s)
+    return figures(bench.asked, result.end.footage_bytes, result.end.t)
 
 
 def figures(asked: list[Asked], footage_bytes: int, footage_s: float) -> dict[str, Any]:

@@ -9,9 +9,9 @@ from appliance.base.config_model import DetectorConfig
 from appliance.detect import detector
 from appliance.recheck.recheck_policy import judge_recheck
 from appliance.recheck.worker import RecheckWorker
-from appliance.router.calibration import UNTRAINED, TrackStability
+from appliance.router.calibration import UNTRAINED
 from appliance.store.database import Database
-from appliance.types import CropRequest, EdgeVerdict, FootageSpan, RecheckCommand
+from appliance.types import CropRequest, EdgeVerdict, FootageSpan, RecheckCommand, TrackStability
 from tests.support.recheck_yard import FPS, PATH, record, walk
 
 T0 = 1_700_000_000.0

@@ -51,11 +51,11 @@ def test_the_events_are_those_of_a_replay_that_decodes_everything(clip: Path) ->
     assert len(events_of(lowest)) >= 4
     assert [rule for rule, _ in events_of(normal)] == [rule for rule, _ in events_of(lowest)]
     assert [t for _, t in events_of(normal)] == pytest.approx([t for _, t in events_of(lowest)], abs=0.21)
-    assert normal.frames == lowest.frames == SECONDS * FPS
-    assert normal.skipped > 0.4 * normal.frames
-    assert lowest.skipped == 0
-    assert normal.footage_s == pytest.approx(lowest.footage_s)
-    assert b'"skipped":%d' % normal.skipped in log.splitlines()[-1]
+    assert normal.end.frames == lowest.end.frames == SECONDS * FPS
+    assert normal.end.skipped > 0.4 * normal.end.frames
+    assert lowest.end.skipped == 0
+    assert normal.end.t == pytest.approx(lowest.end.t)
+    assert b'"skipped":%d' % normal.end.skipped in log.splitlines()[-1]
 
 
 def test_the_log_is_the_same_however_it_is_played(clip: Path) -> None:
@@ -74,13 +74,13 @@ def test_one_source_beside_another_decides_for_itself(clip: Path, tmp_path: Path
     )
     gate, yard = play(ReplayPlan(inputs, config.for_decisions(), WalkerDetector()), None, ReplayOptions(ManualClock()))
     assert events_of(gate) == events_of(run(clip, "normal")[0])
-    assert (yard.events, yard.frames) == ((), 30 * FPS)
-    assert yard.skipped > 0.6 * yard.frames
+    assert (yard.events, yard.end.frames) == ((), 30 * FPS)
+    assert yard.end.skipped > 0.6 * yard.end.frames
 
 
 def test_under_image_conditions_everything_is_decoded(clip: Path) -> None:
     result, _ = run(clip, "normal", conditions=ConditionSet.parse(["rain"], 1))
-    assert result.skipped == 0
+    assert result.end.skipped == 0
 
 
 def test_a_recording_has_no_gaps_where_nothing_was_decoded(clip: Path, tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_a_recording_has_no_gaps_where_nothing_was_decoded(clip: Path, tmp_path:
     assert [(gap.t_start, gap.t_end) for gap in result.gaps] == [
         (pytest.approx(SECONDS, abs=0.1), pytest.approx(SECONDS + 10, abs=0.1))
     ]
-    assert result.frames == 2 * SECONDS * FPS
-    assert result.skipped > 0.3 * result.frames
+    assert result.end.frames == 2 * SECONDS * FPS
+    assert result.end.skipped > 0.3 * result.end.frames
     lowest = run(clip, "lowest")[0]
     assert len(result.events) == 2 * len(lowest.events)

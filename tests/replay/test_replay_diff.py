@@ -21,7 +21,18 @@ from appliance.replay.replay_diff import compare_logs, setting_changes
 from appliance.replay.replay_diff_match import LogDifference, LoggedTrack, match_tracks
 from appliance.replay.replay_log_writer import Replayed, encode_header, opening, settings_of
 from appliance.replay.replay_result import read_log
-from appliance.types import Alert, Box, Event, FrameBoxes, LogEnd, LogLine, Route, StreamHeader, TrackedObject
+from appliance.types import (
+    Alert,
+    Box,
+    Event,
+    FrameBoxes,
+    LogEnd,
+    LogLine,
+    Route,
+    RouteCost,
+    StreamHeader,
+    TrackedObject,
+)
 from tests.support.block_footage import BrightBlock, block_clip, site
 from tests.support.clip_replay import replay
 
@@ -75,7 +86,8 @@ def alert(t: float, t_end: float, *, tracks: tuple[int, ...] = (1,), rules: tupl
 
 
 def asked(t: float, bytes_: int) -> Route:
-    return Route(camera="gate", alert=f"a{t}", event="e", t=t, ask=True, priority="high", reason="r", bytes=bytes_)
+    cost = RouteCost(bytes=bytes_)
+    return Route(camera="gate", alert=f"a{t}", event="e", t=t, ask=True, priority="high", reason="r", cost=cost)
 
 
 def end(t: float) -> LogEnd:

@@ -186,8 +186,8 @@ def test_pets_counts_are_as_they_were_accepted(pets: Scene, update: bool) -> Non
     """Frames and looks exactly; boxes within 1 % and events within one a rule, as another CPU rounds otherwise."""
     result = pets.result
     counted = {
-        "frames": result.frames,
-        "examined": result.examined,
+        "frames": result.end.frames,
+        "examined": result.end.examined,
         "boxes": result.boxes,
         "tracks": result.tracks,
         "alerts": len(result.alerts),

@@ -101,12 +101,12 @@ def test_the_segments_of_a_visit_are_one_source(box: Box, clip: Path, tmp_path: 
         *(("intruder", 2.8), ("in", 2.8), ("loiterer", 4.8)),
         *(("leaver", 9.4), ("out", 9.4)),
     ]
-    assert (result.frames, result.gaps, result.error, result.clip) == (140, (), None, "recording of gate")
+    assert (result.end.frames, result.gaps, result.end.error, result.clip) == (140, (), None, "recording of gate")
     looked = [line.frame for line in log.lines if isinstance(line, FrameBoxes)]
     assert looked == [0, *range(10, 138, 2)], "nothing moves before"
     (replayed,) = log.header.replayed
     assert (replayed.kind, replayed.t_from, replayed.files) == ("recording", T0, len(box.rows))
-    assert result.footage_bytes == sum(row.bytes for row in box.rows.values())
+    assert result.end.footage_bytes == sum(row.bytes for row in box.rows.values())
 
 
 def test_twice_the_same_bytes_beside_the_running_appliance(box: Box, clip: Path, tmp_path: Path) -> None:
@@ -123,14 +123,14 @@ def test_after_the_appliance_has_stopped_too(box: Box, clip: Path, tmp_path: Pat
     box.record(clip, T0, "r1")
     box.db.close()
     (result,), _ = run(box, tmp_path / "x.jsonl", NOON)
-    assert result.frames == 140
+    assert result.end.frames == 140
 
 
 def test_only_the_time_that_was_asked_for(box: Box, clip: Path, tmp_path: Path) -> None:
     """Somebody stands in the yard at its beginning: that is no entry until they move off, a second later."""
     box.record(clip, T0, "r1")
     (result,), _ = run(box, tmp_path / "x.jsonl", "2026-11-20T11:00:07Z", "2026-11-20T11:00:10Z")
-    assert (result.frames, result.footage_s) == (31, 3.0)
+    assert (result.end.frames, result.end.t) == (31, 3.0)
     assert [(event.rule, event.t) for event in result.events] == [
         ("intruder", 1.4),
         ("loiterer", 2.2),
@@ -169,10 +169,10 @@ def test_a_segment_that_is_gone_is_named_and_the_rest_is_played(box: Box, clip: 
     gone = box.root / sorted(box.rows)[1]
     gone.unlink()
     (result,), _ = run(box, tmp_path / "x.jsonl", NOON)
-    assert f"1 of {len(box.rows)} segments could not be read" in (result.error or "")
-    assert gone.name in (result.error or "")
+    assert f"1 of {len(box.rows)} segments could not be read" in (result.end.error or "")
+    assert gone.name in (result.end.error or "")
     assert len(result.gaps) == 1
-    assert 0 < result.frames < 140
+    assert 0 < result.end.frames < 140
 
 
 def test_what_is_still_being_written_counts_to_where_it_is_whole(box: Box, clip: Path, tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_what_is_still_being_written_counts_to_where_it_is_whole(box: Box, clip:
     last = box.rows[sorted(box.rows)[-1]]
     box.note(replace(last, t_end=last.t_start + 0.45, complete=False))
     (result,), _ = run(box, tmp_path / "x.jsonl", NOON, "2026-11-20T11:00:14Z")
-    assert result.footage_s == pytest.approx(last.t_start + 0.4 - T0, abs=0.11)
+    assert result.end.t == pytest.approx(last.t_start + 0.4 - T0, abs=0.11)
 
 
 def test_two_cameras_share_one_time(box: Box, clip: Path, tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def test_what_was_examined_is_not_examined_again(clip: Path, tmp_path: Path, who
     again = Mortal(fails=1 if dies_at == 0 else 0)  # the look that was left unanswered is remembered as such
     (result,) = run(clip, log, again, resume=True)
     assert log.read_bytes() == whole
-    assert (again.looks, result.remembered) == (30 - dies_at, dies_at)
+    assert (again.looks, result.cost.remembered) == (30 - dies_at, dies_at)
     assert not log.with_name("x.jsonl.looks").exists()
 
 
@@ -135,7 +135,7 @@ def test_a_finished_log_is_read_and_not_replayed(clip: Path, tmp_path: Path) -> 
     (first,) = run(clip, log, Mortal())
     (again,) = run(clip, log, never := Mortal(), resume=True)
     assert never.looks == 0
-    for name in ("events", "alerts", "routes", "frames", "examined", "boxes", "tracks", "size", "footage_s", "run"):
+    for name in ("events", "alerts", "routes", "end", "boxes", "tracks", "size"):
         assert getattr(first, name) == getattr(again, name), name
 
 

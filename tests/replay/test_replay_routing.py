@@ -15,6 +15,7 @@ from appliance import wire
 from appliance.base import json_lines
 from appliance.base.broker_config import BrokerConfig
 from appliance.base.clock import ManualClock
+from appliance.base.flat_record import flat
 from appliance.config import BudgetConfig, OffPeakConfig, SiteConfig
 from appliance.core.core_settings import CoreStores
 from appliance.evidence.evidence_maker import EvidenceMaker
@@ -89,17 +90,17 @@ def test_what_is_measured_is_what_the_live_appliance_sends(
     with box.db.read() as connection:
         (made,) = connection.execute("SELECT * FROM decision").fetchall()
     box.db.close()
-    assert (route.when, route.reason, route.evidence, route.value, route.gpu_s, route.wait) == tuple(
+    assert (route.when, route.reason, route.evidence, route.cost.value, route.cost.gpu_s, route.wait) == tuple(
         made[name] for name in ("moment", "reason", "evidence", "value", "gpu_s", "wait")
     )
-    assert asdict(route.inputs) == json.loads(made["inputs"])
-    assert route.inputs.looks > 2
-    assert route.inputs.moved > 0
+    assert asdict(flat(route.inputs)) == json.loads(made["inputs"])
+    assert route.inputs.stability.looks > 2
+    assert route.inputs.stability.moved > 0
     assert (route.ask, route.priority, route.question) == (True, row.priority, row.body.question)
-    assert (route.pictures, route.pictures_guessed) == (len(media), 0)
-    assert route.picture_bytes == sent
-    assert route.message_bytes == pytest.approx(len(row.body.to_json()), abs=250)
-    assert route.bytes == route.message_bytes + route.picture_bytes == result.sent_bytes
+    assert (route.cost.pictures, route.cost.pictures_guessed) == (len(media), 0)
+    assert route.cost.picture_bytes == sent
+    assert route.cost.message_bytes == pytest.approx(len(row.body.to_json()), abs=250)
+    assert route.cost.bytes == route.cost.message_bytes + route.cost.picture_bytes == result.sent_bytes
 
 
 def test_the_second_message_is_measured_as_it_is_sent_too(clip: Path, tmp_path: Path, monkeypatch: Any) -> None:
@@ -150,14 +151,14 @@ def test_an_alert_is_asked_about_once_and_at_the_first_event_that_may(clip: Path
         (False, "the rule intruder is not to be escalated"),
         (True, "severity alert is asked about with high priority"),
     ]
-    assert found[0].bytes == 0
+    assert found[0].cost.bytes == 0
     assert found[1].question == "Is there really a person crossing the line `door` (left to right)?"
     assert len({route.alert for route in found}) == 1
 
 
 def test_without_an_uplink_the_route_gives_that_reason_and_counts_nothing(clip: Path) -> None:
     (route,) = routes(clip, site())
-    assert (route.ask, route.reason, route.bytes) == (False, "this site has no uplink", 0)
+    assert (route.ask, route.reason, route.cost.bytes) == (False, "this site has no uplink", 0)
 
 
 def test_more_frames_than_are_kept_in_memory_make_a_marked_guess(tmp_path: Path) -> None:
@@ -169,9 +170,11 @@ def test_more_frames_than_are_kept_in_memory_make_a_marked_guess(tmp_path: Path)
     wide = config.model_copy(update={"escalation": whole.model_copy(update={"span_s": 30.0, "frames": 8})})
     (usual,) = routes(stands, config)
     (long,) = routes(stands, wide)
-    assert (usual.pictures, usual.pictures_guessed) == (4, 0)
-    assert (long.pictures, long.pictures_guessed) == (8, 3)
-    assert long.picture_bytes / long.pictures == pytest.approx(usual.picture_bytes / usual.pictures, rel=0.1)
+    assert (usual.cost.pictures, usual.cost.pictures_guessed) == (4, 0)
+    assert (long.cost.pictures, long.cost.pictures_guessed) == (8, 3)
+    assert long.cost.picture_bytes / long.cost.pictures == pytest.approx(
+        usual.cost.picture_bytes / usual.cost.pictures, rel=0.1
+    )
 
 
 def test_the_log_has_the_route_after_its_event_and_before_the_alert_ends(clip: Path) -> None:
@@ -193,7 +196,7 @@ def test_cameras_of_one_replay_share_one_budget(clip: Path) -> None:
     first, second = (result.routes[0] for result in results)
     assert (first.when, first.evidence) == ("now", "crops")
     assert (second.when, second.evidence) == ("now", "facts")
-    assert second.pictures == 0
+    assert second.cost.pictures == 0
 
 
 def test_what_is_postponed_names_what_it_waits_for_and_still_counts_its_bytes(clip: Path) -> None:
@@ -207,5 +210,5 @@ def test_what_is_postponed_names_what_it_waits_for_and_still_counts_its_bytes(cl
     ).routes
     assert (route.when, route.ask, route.wait) == ("later", True, "off-peak")
     assert route.until_t == pytest.approx(10 * 3600, abs=10)
-    assert route.bytes > 1000
+    assert route.cost.bytes > 1000
     assert routes(clip, config)[0].when == "now"

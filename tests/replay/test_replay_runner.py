@@ -47,9 +47,9 @@ def test_a_visit_is_replayed_event_by_event(clip: Path) -> None:
     ]
     (alert,) = result.alerts
     assert (alert.t_start, alert.t_end, alert.severity, alert.end_reason) == (2.8, 11.0, "alert", "end of clip")
-    assert (result.frames, result.examined, result.tracks, result.size) == (140, 65, 1, (320, 240))
-    assert result.footage_s == 13.9
-    assert result.error is None
+    assert (result.end.frames, result.end.examined, result.tracks, result.size) == (140, 65, 1, (320, 240))
+    assert result.end.t == 13.9
+    assert result.end.error is None
 
 
 def test_the_log_holds_the_whole_story_in_order(clip: Path) -> None:
@@ -58,8 +58,8 @@ def test_the_log_holds_the_whole_story_in_order(clip: Path) -> None:
     header, boxes = lines[0], [line for line in lines if isinstance(line, FrameBoxes)]
     assert isinstance(header, StreamHeader)
     assert (header.clip, header.camera, header.model) == ("visit.mp4", "gate", "scripted:bright-block")
-    assert (header.size, header.run) == ((320, 240), result.run)
-    assert [line.seq for line in boxes] == list(range(result.examined))
+    assert (header.size, header.run) == ((320, 240), result.end.run)
+    assert [line.seq for line in boxes] == list(range(result.end.examined))
     assert all(line.t == round(line.frame / 10, 3) for line in boxes)
     assert tuple(line for line in lines if isinstance(line, Event)) == result.events
     assert tuple(line for line in lines if isinstance(line, Alert)) == result.alerts
@@ -77,20 +77,20 @@ def test_the_log_names_no_place_and_no_time_of_this_machine(clip: Path, tmp_path
     result = replay(elsewhere, site().for_decisions(), "gate", BrightBlock(), log, clock=clock)
     assert log.getvalue() == run(clip)[1]
     assert str(tmp_path).encode() not in log.getvalue()
-    assert result.wall_s == 0.0
+    assert result.cost.wall_s == 0.0
 
 
 def test_ids_differ_between_clips_and_agree_between_runs(clip: Path, tmp_path: Path) -> None:
     other = block_clip(tmp_path / "visit.mp4", 13, there_and_back)
     first, again, different = (run(each)[0] for each in (clip, clip, other))
-    assert first.run == again.run != different.run
+    assert first.end.run == again.end.run != different.end.run
     assert [event.id for event in first.events] == [event.id for event in again.events]
     assert not {event.id for event in first.events} & {event.id for event in different.events}
 
 
 def test_a_detector_that_fails_is_counted_and_is_not_an_empty_yard(clip: Path) -> None:
     result, log = run(clip, BrightBlock(fails=1000))
-    assert result.unlooked == result.examined > 0
+    assert result.end.unlooked == result.end.examined > 0
     assert result.events == ()
     assert b'"looked":false' in log
     assert b'"looked":true' not in log
@@ -111,17 +111,17 @@ def test_a_damaged_stretch_is_skipped_and_counted(clip: Path, tmp_path: Path) ->
     middle = (start + end) // 2
     damaged.write_bytes(whole[:middle] + bytes(end - middle) + whole[end:])
     result, log = run(damaged)
-    assert result.decode_errors > 50
-    assert result.frames + result.decode_errors == 140
+    assert result.end.decode_errors > 50
+    assert result.end.frames + result.end.decode_errors == 140
     decided = len(result.events) + len(result.routes) + len(result.alerts)
-    assert len(log.splitlines()) == 1 + result.examined + decided + 1
+    assert len(log.splitlines()) == 1 + result.end.examined + decided + 1
 
 
 def test_a_clip_that_was_cut_off_gives_what_was_found_until_then_and_an_error(tmp_path: Path) -> None:
     cut = block_clip(tmp_path / "cut.mkv", 14, there_and_back)
     cut.write_bytes(cut.read_bytes()[: cut.stat().st_size // 2])
     result, log = run(cut)
-    assert result.error == f"cut.mkv breaks off after {result.footage_s:.1f} s of the 14.0 s that it announces"
+    assert result.end.error == f"cut.mkv breaks off after {result.end.t:.1f} s of the 14.0 s that it announces"
     assert [event.rule for event in result.events] == ["intruder", "in", "loiterer"]
     assert [alert.end_reason for alert in result.alerts] == ["clip broke off"]
     assert [json.loads(line)["type"] for line in log.splitlines()[-2:]] == ["alert", "end"]

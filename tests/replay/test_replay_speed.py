@@ -56,9 +56,9 @@ def run(clip: Path, clock: ManualClock, speed: float | None) -> tuple[ReplayResu
 def test_a_paced_replay_takes_the_footage_s_time_divided_by_the_speed(clip: Path, speed: float, seconds: float) -> None:
     clock = CountingClock()
     result, _ = run(clip, clock, speed)
-    assert result.wall_s == pytest.approx(seconds)
+    assert result.cost.wall_s == pytest.approx(seconds)
     assert len(clock.naps) == 39
-    assert result.behind_s == 0
+    assert result.cost.behind_s == 0
 
 
 def test_without_a_speed_nothing_waits(clip: Path) -> None:
@@ -81,11 +81,11 @@ def test_on_the_machine_s_own_clock_too(clip: Path) -> None:
         results.append(replay(clip, site().for_decisions(), "gate", BrightBlock(), log, clock=clock, speed=speed))
         logs.add(log.getvalue())
     assert len(logs) == 1
-    assert min(result.wall_s for result in results[::2]) >= 3.9 / 30
+    assert min(result.cost.wall_s for result in results[::2]) >= 3.9 / 30
 
 
 def test_a_machine_that_cannot_keep_up_drops_no_frame_and_reports_how_late_it_was(clip: Path) -> None:
     clock, log = ManualClock(), io.BytesIO()
     result = replay(clip, site().for_decisions(), "gate", SlowDetector(clock), log, clock=clock, speed=1.0)
     assert log.getvalue() == run(clip, ManualClock(), None)[1]
-    assert result.behind_s == pytest.approx(19 * 2.0 - 3.8 + 2.0 - 0.1, abs=2.1)
+    assert result.cost.behind_s == pytest.approx(19 * 2.0 - 3.8 + 2.0 - 0.1, abs=2.1)

@@ -61,10 +61,12 @@ def test_each_camera_decides_what_it_decides_alone(clips: dict[str, Path], both:
     results, log = together(clips, both)
     for result in results:
         alone = io.BytesIO()
-        replay(clips[result.camera], both.for_decisions(), result.camera, BrightBlock(), alone, clock=ManualClock())
-        ours = [line for line in log.splitlines() if json.loads(line)["camera"] == result.camera]
+        replay(
+            clips[result.end.camera], both.for_decisions(), result.end.camera, BrightBlock(), alone, clock=ManualClock()
+        )
+        ours = [line for line in log.splitlines() if json.loads(line)["camera"] == result.end.camera]
         assert ours[1:] == alone.getvalue().splitlines()[1:]
-    assert [(result.camera, result.frames) for result in results] == [("gate", 50), ("yard", 30)]
+    assert [(result.end.camera, result.end.frames) for result in results] == [("gate", 50), ("yard", 30)]
     assert [event.rule for event in results[1].events] == ["intruder", "leaver", "out"]
 
 
@@ -85,8 +87,8 @@ def test_the_log_is_complete_once_every_camera_has_ended(
     read = read_log(path)
     assert read.complete
     for ours, theirs in zip(read.results(), results, strict=True):
-        assert (ours.camera, ours.events, ours.alerts, ours.routes) == (
-            theirs.camera,
+        assert (ours.end.camera, ours.events, ours.alerts, ours.routes) == (
+            theirs.end.camera,
             theirs.events,
             theirs.alerts,
             theirs.routes,

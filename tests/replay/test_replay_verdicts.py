@@ -160,7 +160,7 @@ def test_a_judge_that_wants_to_see_more_is_shown_more_and_its_last_word_counts(c
     assert (first.decision, first.step, second.step) == ("confirmed", 1, 0)
     assert first.t == pytest.approx(result.routes[0].t + 5.0), "both steps took 2.5 s"
     assert first.more_bytes > 1000
-    assert result.sent_bytes == sum(route.bytes for route in result.routes) + first.more_bytes
+    assert result.sent_bytes == sum(route.cost.bytes for route in result.routes) + first.more_bytes
     assert after_header(log) == after_header(recorded[1])
 
 

@@ -113,7 +113,7 @@ def test_one_replay_gives_everything_that_any_strategy_could_send(
     (footage,) = footage_of_cameras
     assert [round(each.start, 1) for each in footage.labels.incidents(0)] == list(VISITS)
     assert len(footage.alerts) == 6
-    assert [question.route.bytes > 500 for question in footage.escalations] == [True] * 6
+    assert [question.route.cost.bytes > 500 for question in footage.escalations] == [True] * 6
     assert len(footage.best_sightings) == 6
     assert footage.bytes == (folder / "day.mp4").stat().st_size
     # The first picture, which has nothing to be compared with, does not count as movement; a visit does.
@@ -138,7 +138,7 @@ def test_what_stood_there_before_counts_as_in_a_run_of_the_scenario(tmp_path: Pa
 def test_a_tracks_evidence_costs_confidence_only_what_the_router_pays(
     footage_of_cameras: tuple[ReplayedFootage, ...],
 ) -> None:
-    asked = [question.route.bytes for question in footage_of_cameras[0].escalations]
+    asked = [question.route.cost.bytes for question in footage_of_cameras[0].escalations]
     sighted = [each.bytes for each in footage_of_cameras[0].best_sightings]
     assert sum(sighted) == pytest.approx(sum(asked), rel=0.15)
     assert min(each.frame_bytes for each in footage_of_cameras[0].examined) > max(asked)
@@ -179,7 +179,8 @@ def test_a_router_whose_values_are_upside_down_is_reported_to_be_behind(
     broken = replace(
         footage,
         escalations=tuple(
-            replace(each, route=replace(each.route, value=-each.route.value)) for each in footage.escalations
+            replace(each, route=replace(each.route, cost=replace(each.route.cost, value=-each.route.cost.value)))
+            for each in footage.escalations
         ),
     )
     measured = measure_curves([broken], seeds=SEEDS, stand_in_error=0.0, resamples=50)

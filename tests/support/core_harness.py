@@ -11,14 +11,13 @@ from appliance.base.clock import Clock, ManualClock, local_weekday_minute
 from appliance.config import SiteConfig
 from appliance.core.core_loop import Core
 from appliance.core.core_settings import CoreDeps, CoreListener, CoreSettings, CoreStores, core_settings, router_context
-from appliance.router.decide import SystemLoad
 from appliance.rules.arming import Arming
 from appliance.store.alert_rows import EvidenceStore
 from appliance.store.database import Database
 from appliance.store.escalations import Delivery, EscalationRow, read_escalation
 from appliance.store.meter import Meter
 from appliance.store.write_backlog import WriteBacklog
-from appliance.types import Alert, Box, FrameBoxes, IngestHealth, StreamHeader, TrackedObject
+from appliance.types import Alert, Box, FrameBoxes, IngestHealth, StreamHeader, SystemLoad, TrackedObject
 
 STEP_S = 0.2
 FRAMES_AFTER = 8  # longer than merge_s, so that the alert ends

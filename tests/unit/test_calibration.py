@@ -19,13 +19,13 @@ from appliance.router.calibration import (
     Calibration,
     GroupFit,
     SureClaim,
-    TrackStability,
     error_bound,
     features,
     missed_max,
     recall_low,
 )
 from appliance.router.calibration_fit import AlertOutcome, claim_recall, fit, held_out
+from appliance.types import TrackStability
 
 STEADY = TrackStability(score=0.8, spread=0.05, looks=12, moved=1.0)
 FLICKER = TrackStability(score=0.8, spread=0.15, looks=2, moved=0.0)
@@ -51,9 +51,9 @@ def world(
 
 def test_untaught_it_trusts_what_is_steady_more_than_what_flickers() -> None:
     steady, flicker = (UNTRAINED.chance("gate", "person", seen) for seen in (STEADY, FLICKER))
-    assert steady.p > 0.9
-    assert flicker.p < 0.7
-    assert (steady.n, steady.p_min) == (0, 0.0)
+    assert steady.chance > 0.9
+    assert flicker.chance < 0.7
+    assert (steady.chance_n, steady.chance_min) == (0, 0.0)
 
 
 def test_without_any_answer_it_stays_with_what_is_built_in() -> None:
@@ -76,7 +76,7 @@ def test_a_few_answers_move_it_a_little_and_many_a_lot() -> None:
             AlertOutcome(id=f"x{n}", camera="gate", label="person", stability=STEADY, real=False) for n in range(count)
         ]
 
-    chances = [fit(nonsense(count)).chance("gate", "person", STEADY).p for count in (0, 1, 5, 50)]
+    chances = [fit(nonsense(count)).probability("gate", "person", STEADY) for count in (0, 1, 5, 50)]
     assert chances == sorted(chances, reverse=True)
     assert chances[1] > 0.5
     assert chances[3] < 0.15
@@ -85,17 +85,17 @@ def test_a_few_answers_move_it_a_little_and_many_a_lot() -> None:
 def test_a_camera_with_few_answers_follows_its_label_and_one_with_many_goes_its_own_way() -> None:
     rest = world(600)
     few, many = (rest + world(count, seed=2, camera="yard", lift=-4.0) for count in (2, 400))
-    label = fit(rest).chance("gate", "person", STEADY).p
+    label = fit(rest).probability("gate", "person", STEADY)
     new, known = (fit(each).chance("yard", "person", STEADY) for each in (few, many))
-    assert abs(new.p - label) < 0.1
-    assert known.p < label - 0.3
-    assert (new.n, known.n) == (2, 400)
-    assert fit(rest).chance("never-seen", "person", STEADY).p == pytest.approx(label, abs=0.05)
+    assert abs(new.chance - label) < 0.1
+    assert known.chance < label - 0.3
+    assert (new.chance_n, known.chance_n) == (2, 400)
+    assert fit(rest).probability("never-seen", "person", STEADY) == pytest.approx(label, abs=0.05)
 
 
 def test_a_label_never_seen_follows_all_the_others() -> None:
     taught = fit(world(600, lift=-3.0))
-    assert taught.chance("gate", "dog", STEADY).p < UNTRAINED.chance("gate", "dog", STEADY).p
+    assert taught.probability("gate", "dog", STEADY) < UNTRAINED.probability("gate", "dog", STEADY)
 
 
 @settings(max_examples=30, deadline=None)
@@ -111,8 +111,8 @@ def test_a_higher_score_or_more_looks_never_make_it_less_likely(
         for n, (score, many, real) in enumerate(told)
     ]
     taught = fit(outcomes)
-    scores = [taught.chance("gate", "person", TrackStability(score=s / 20, looks=looks)).p for s in range(21)]
-    seen = [taught.chance("gate", "person", TrackStability(score=0.6, looks=n)).p for n in (1, 2, 4, 8, 16, 32, 64)]
+    scores = [taught.probability("gate", "person", TrackStability(score=s / 20, looks=looks)) for s in range(21)]
+    seen = [taught.probability("gate", "person", TrackStability(score=0.6, looks=n)) for n in (1, 2, 4, 8, 16, 32, 64)]
     assert scores == sorted(scores)
     assert seen == sorted(seen)
     assert all(0 < p < 1 for p in scores + seen)
@@ -124,7 +124,7 @@ def test_the_same_answers_teach_the_same_in_any_order() -> None:
     random.Random(3).shuffle(shuffled)
     assert fit(outcomes).to_json() == fit(outcomes).to_json()
     one, other = (fit(each).chance("gate", "person", FLICKER) for each in (outcomes, shuffled))
-    assert one.p == pytest.approx(other.p, abs=1e-6)
+    assert one.chance == pytest.approx(other.chance, abs=1e-6)
 
 
 def test_what_is_written_holds_all_of_it() -> None:
@@ -246,7 +246,7 @@ def test_of_what_it_is_sure_the_nearest_group_says_of_which_enough_is_known(
 ) -> None:
     taught = Calibration(everything=everything, labels={"person": label}, cameras={"gate/person": camera})
     assert taught.sure("gate", "person").chance_max == chance_max
-    assert taught.chance("gate", "person", STEADY).sure.chance_max == chance_max
+    assert taught.chance("gate", "person", STEADY).chance_max == chance_max
     elsewhere = taught.sure("yard", "person")
     assert elsewhere == (label.sure if label.n >= 97 else everything.sure)
     assert taught.sure("gate", "dog") == everything.sure
@@ -276,12 +276,12 @@ def test_what_is_claimed_holds_on_alerts_that_were_not_learnt_from() -> None:
 
 
 def kept_of(taught: Calibration, outcomes: Sequence[AlertOutcome], chance_min: float) -> float:
-    real = [taught.chance(each.camera, each.label, each.stability).p for each in outcomes if each.real]
+    real = [taught.probability(each.camera, each.label, each.stability) for each in outcomes if each.real]
     return sum(p >= chance_min for p in real) / len(real)
 
 
 def left_out(taught: Calibration, outcomes: Sequence[AlertOutcome], chance_min: float) -> float:
-    chances = [taught.chance(each.camera, each.label, each.stability).p for each in outcomes]
+    chances = [taught.probability(each.camera, each.label, each.stability) for each in outcomes]
     return sum(p < chance_min for p in chances) / len(chances)
 
 
@@ -289,4 +289,5 @@ def test_weights_do_not_make_answers_out_of_nothing() -> None:
     """What stands for fifty was still seen once: the chance moves no further than by as many plain answers."""
     one = [AlertOutcome(id=f"{n}", camera="gate", label="person", stability=STEADY, real=False) for n in range(5)]
     heavy = [replace(each, weight=50.0) for each in one]
-    assert fit(heavy).chance("gate", "person", STEADY).p == pytest.approx(fit(one).chance("gate", "person", STEADY).p)
+    chances = [fit(each).probability("gate", "person", STEADY) for each in (heavy, one)]
+    assert chances[0] == pytest.approx(chances[1])

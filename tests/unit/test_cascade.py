@@ -13,13 +13,14 @@ import pytest
 
 from appliance import config, wire
 from appliance.base.clock import ManualClock
-from appliance.router.calibration import SURE_MIN, UNTRAINED, Calibration, SureClaim, TrackStability, error_bound
+from appliance.router.calibration import SURE_MIN, UNTRAINED, Calibration, SureClaim, error_bound
 from appliance.router.calibration_fit import AlertOutcome, claim_sure, decided_of, fit, outcomes_of
 from appliance.router.decide import EscalationCost, RouterCase, RouterDecision, decide, edge_answer, expected_bytes
 from appliance.store.decisions import DecidedRow, OutcomeRow
 from appliance.store.reviews import ReviewStore
-from appliance.types import RouteInputs
+from appliance.types import RouteInputs, TrackStability
 from tests.support.core_harness import CoreHarness, site
+from tests.support.router_inputs import route_inputs
 
 COSTS = tuple(EscalationCost(each, 1.0, 0.0) for each in expected_bytes(config.EscalationConfig()))
 SURE = {"chance": 0.97, "chance_max": 0.9, "error_high": 0.04}
@@ -33,7 +34,7 @@ def told(router: dict[str, Any] | None = None, **changes: Any) -> config.Escalat
 def case(alert: str = "a1", *, escalate: bool = True, **inputs: Any) -> RouterCase:
     known = {"label": "person", "chance": 0.5, **inputs}
     return RouterCase(
-        alert=alert, rule="r", escalate=escalate, uplink=True, inputs=RouteInputs(**known), costs=COSTS
+        alert=alert, rule="r", escalate=escalate, uplink=True, inputs=route_inputs(**known), costs=COSTS
     )  # fmt: skip
 
 
@@ -203,7 +204,7 @@ def live(count: int, settings: config.EscalationConfig, *, seed: int, learn_ever
         inputs = told_inputs(calibration, seen, router)
         decision = decide(replace(case(f"{seed}-{n}"), inputs=inputs), settings)
         come.append(DecidedRow("gate", inputs))
-        found.append(Told(decision, real, inputs.chance))
+        found.append(Told(decision, real, inputs.calibrated.chance))
         if decision.ask:
             known = replace(inputs, audit_share=decision.audit_share, audit_of=decision.audit_of)
             rows.append(OutcomeRow(f"{seed}-{n}", "gate", known, real, reviewed=False))
@@ -213,12 +214,9 @@ def live(count: int, settings: config.EscalationConfig, *, seed: int, learn_ever
 
 
 def told_inputs(calibration: Calibration, seen: TrackStability, router: config.RouterConfig) -> RouteInputs:
-    known = calibration.chance("gate", "person", seen)
-    return RouteInputs(
-        label="person", score=seen.score, spread=seen.spread, looks=seen.looks, moved=seen.moved,
-        chance=known.p, chance_min=known.p_min, chance_max=known.sure.chance_max, error_high=known.sure.error_high,
-        learn_share=1.0 if known.sure.holds else known.sure.learn_share(router.error_max, router.cold_share),
-    )  # fmt: skip
+    known, sure = calibration.chance("gate", "person", seen), calibration.sure("gate", "person")
+    share = 1.0 if sure.holds else sure.learn_share(router.error_max, router.cold_share)
+    return RouteInputs(label="person", stability=seen, calibrated=replace(known, learn_share=share))
 
 
 def share(found: Sequence[Told], answer: str) -> float:
@@ -263,7 +261,7 @@ def test_while_it_learns_the_share_that_is_asked_about_falls_and_rises_again_wit
 def test_a_decision_keeps_no_state() -> None:
     before = [repr(decide(case(f"a{n}", **SURE), told())) for n in range(20)]
     assert before == [repr(decide(case(f"a{n}", **SURE), told())) for n in range(20)]
-    assert edge_answer(RouteInputs(**SURE)) == "sure"
+    assert edge_answer(route_inputs(**SURE)) == "sure"
 
 
 # What counts as a label, and what is written

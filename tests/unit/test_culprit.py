@@ -13,7 +13,7 @@ from appliance.replay.replay_result import ReplayResult
 from appliance.rules.engine import RulesEngine
 from appliance.scenario.culprit import MissRecord, find_culprit
 from appliance.scenario.expectations import EventPattern
-from appliance.types import Box, Event, FrameBoxes, StreamHeader, TrackedObject
+from appliance.types import Box, Event, FrameBoxes, LogEnd, StreamHeader, TrackedObject
 
 STEP_S = 0.2
 Object = tuple[int, str, float, float]
@@ -49,11 +49,11 @@ def camera_of(**rule: Any) -> CameraConfig:
 
 
 def result_of(events: tuple[Event, ...], suppressed: tuple[Event, ...] = ()) -> ReplayResult:
-    return ReplayResult(
-        clip="x", camera="gate", model="m", run="r", size=(1280, 720), frames=0, examined=0, unlooked=0, boxes=0,
-        tracks=0, events=events, suppressed=suppressed, alerts=(), footage_s=12, wall_s=0, cpu_s=0, decode_errors=0,
-        time_jumps=0,
+    end = LogEnd(
+        camera="gate", run="r", t=12, reason="", frames=0, examined=0, unlooked=0, decode_errors=0, time_jumps=0,
+        footage_bytes=0, suppressed=tuple(event.id for event in suppressed),
     )  # fmt: skip
+    return ReplayResult(clip="x", model="m", size=(1280, 720), end=end, events=events)
 
 
 def record_of(scene: Scene, camera: CameraConfig, *, held: bool = False, **pattern: Any) -> MissRecord:

@@ -13,8 +13,8 @@ from appliance.base.clock import ManualClock
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import CoreProbes, StoredSite
 from appliance.router.calibration import Calibration, GroupFit, RecallClaim, SureClaim
-from appliance.router.decide import SystemLoad
 from appliance.store.decisions import TierCounts
+from appliance.types import SystemLoad
 from appliance.uplink.pool_monitor import PoolState
 from tests.support.core_harness import CoreHarness
 from tests.support.core_harness import site as core_site

@@ -11,7 +11,7 @@ from appliance.replay.replay_result import ReplayResult
 from appliance.scenario import scenario_loader
 from appliance.scenario.expectations import Expectation, derived_expectations
 from appliance.scenario.ground_truth import BoxesSpool, read_truth
-from appliance.types import FrameBoxes
+from appliance.types import FrameBoxes, LogEnd
 
 SCENARIO = """\
 clip: clip.mp4
@@ -28,21 +28,11 @@ truth:
 
 
 def nothing_reported() -> ReplayResult:
-    counts = dict.fromkeys(("frames", "examined", "unlooked", "boxes", "tracks", "decode_errors", "time_jumps"), 0)
-    return ReplayResult(
-        clip="clip.mp4",
-        camera="gate",
-        model="m",
-        run="r",
-        size=(100, 100),
-        events=(),
-        suppressed=(),
-        alerts=(),
-        footage_s=2.0,
-        wall_s=0.0,
-        cpu_s=0.0,
-        **counts,
-    )
+    end = LogEnd(
+        camera="gate", run="r", t=2.0, reason="", frames=0, examined=0, unlooked=0, decode_errors=0, time_jumps=0,
+        footage_bytes=0,
+    )  # fmt: skip
+    return ReplayResult(clip="clip.mp4", model="m", size=(100, 100), end=end)
 
 
 def expected(folder: Path, visible: float) -> list[Expectation]:

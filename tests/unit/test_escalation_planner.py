@@ -11,10 +11,19 @@ import pytest
 from appliance.config import SiteConfig
 from appliance.replay.replay_routing import router_context_of
 from appliance.router.calibration import Calibration, GroupFit, RecallClaim
-from appliance.router.decide import SystemLoad
 from appliance.router.escalation_planner import OPEN_MAX, EscalationPlanner, RoutePlan
 from appliance.router.track_stats import TRACKS_MAX, CameraTrackStats
-from appliance.types import Alert, AlertChange, Box, Event, FrameBoxes, Severity, StreamHeader, TrackedObject
+from appliance.types import (
+    Alert,
+    AlertChange,
+    Box,
+    Event,
+    FrameBoxes,
+    Severity,
+    StreamHeader,
+    SystemLoad,
+    TrackedObject,
+)
 from tests.support.core_harness import site
 
 PARKED: Box = (0.4, 0.5, 0.6, 0.7)
@@ -119,13 +128,13 @@ def test_a_confidence_that_rises_is_decided_about_again_without_an_event() -> No
     first = street.opened(alert)
     assert first is not None
     assert first.route.reason == "such alerts are hardly ever real"
-    assert first.route.inputs.chance < first.route.inputs.chance_min == 0.9
+    assert first.route.inputs.calibrated.chance < first.route.inputs.calibrated.chance_min == 0.9
     for n in range(1, 12):
         street.see(walker(n, score=0.9))
     surer = street.extended(alert, event=False)
     assert surer is not None
     assert surer.route.when == "now"
-    assert surer.route.inputs.chance > first.route.inputs.chance
+    assert surer.route.inputs.calibrated.chance > first.route.inputs.calibrated.chance
     assert surer.event.t < street.t  # the event that it is about is the last one
 
 
@@ -171,7 +180,8 @@ def test_a_parked_car_that_was_asked_about_after_a_recheck_is_not_asked_about_ag
         plan = street.opened(alert := street.alert(track, label="car"))
         assert plan is not None
         assert not asked(plan)
-        known = replace(plan.route.inputs, rechecked="confirmed", chance=0.95)
+        chance = replace(plan.route.inputs.calibrated, chance=0.95)
+        known = replace(plan.route.inputs, rechecked="confirmed", calibrated=chance)
         found = street.planner.reconsider(alert, plan.event, known, street.t)
         assert found is not None
         return found
@@ -256,7 +266,7 @@ def test_an_alert_is_judged_by_its_surest_track(street: Street) -> None:
     both = replace(street.alert(2), tracks=(2, 1))
     plan = street.opened(both)
     assert plan is not None
-    assert plan.route.inputs.looks == 10
+    assert plan.route.inputs.stability.looks == 10
 
 
 def test_a_site_that_never_asks_holds_nothing_and_says_why() -> None:
@@ -264,7 +274,7 @@ def test_a_site_that_never_asks_holds_nothing_and_says_why() -> None:
     street.see(walker(0), looks=9)
     plan = street.opened(street.alert(9))
     assert plan is not None
-    assert (plan.route.reason, plan.route.inputs.looks) == ("escalation is switched off", 1)
+    assert (plan.route.reason, plan.route.inputs.stability.looks) == ("escalation is switched off", 1)
 
 
 def test_an_image_free_camera_sends_facts_alone() -> None:
@@ -274,7 +284,7 @@ def test_an_image_free_camera_sends_facts_alone() -> None:
     street.see(walker(0), looks=3)
     plan = street.opened(street.alert(9))
     assert plan is not None
-    assert (plan.route.evidence, plan.route.inputs.privacy, plan.route.picture_bytes) == ("facts", "image_free", 0)
+    assert (plan.route.evidence, plan.route.inputs.privacy, plan.route.cost.picture_bytes) == ("facts", "image_free", 0)
 
 
 def test_a_track_is_remembered_by_how_it_was_seen() -> None:

@@ -13,8 +13,8 @@ from appliance.base.clock import ManualClock
 from appliance.config import SiteConfig
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import CoreProbes, StoredSite
-from appliance.router.decide import SystemLoad
 from appliance.router.escalation_planner import WAITING_MAX, EscalationRequests, RequestAnswer
+from appliance.types import SystemLoad
 from tests.support.core_harness import CoreHarness, site
 from tests.support.dashboard_site import Site
 from tests.support.waiting import PATIENCE

@@ -325,7 +325,7 @@ def test_a_device_that_fails_ends_a_replay_and_nothing_takes_its_place(film: Pat
     (result,) = play(
         with_hardware(plan, Device(fails_at=20).decoders(CUDA), "cuda"), None, ReplayOptions(ManualClock())
     )
-    assert "a scripted failure (--hardware; without it software decodes)" in (result.error or "")
+    assert "a scripted failure (--hardware; without it software decodes)" in (result.end.error or "")
 
 
 def test_the_system_page_is_told_what_was_found_and_is_in_use(film: Path) -> None:

@@ -13,8 +13,8 @@ from appliance.base.broker_config import BrokerConfig
 from appliance.base.clock import ManualClock, footage_period
 from appliance.broker.nats_link import NatsLink
 from appliance.config import BudgetConfig, PricesConfig
-from appliance.router.decide import SystemLoad
 from appliance.router.escalation_budget import EscalationBudget
+from appliance.types import SystemLoad
 from appliance.uplink.pool_monitor import WORKERS_MAX, PoolMonitor, PoolState
 from appliance.wire import PoolStatus
 from cloud_worker.config import PoolConfig

@@ -19,12 +19,12 @@ from appliance.recheck.recheck_policy import (
     recheck_reason,
 )
 from appliance.recheck.service import ANSWER_S, GIVE_UP_S, RecheckService, StatusSources
-from appliance.router.calibration import UNTRAINED, TrackStability
+from appliance.router.calibration import UNTRAINED
 from appliance.store.alerts import AlertStore
 from appliance.store.boxes import BoxStore
 from appliance.store.database import Database
 from appliance.store.meter import Meter
-from appliance.types import CropRequest, CropResult, RecheckCommand, RecheckDetection, RecheckResult
+from appliance.types import CropRequest, CropResult, RecheckCommand, RecheckDetection, RecheckResult, TrackStability
 from tests.support.recheck_yard import FPS, alert_of, record, walk
 from tests.support.sample_rows import T0, sample_escalation
 from tests.support.sample_rows import sample_verdict as answer

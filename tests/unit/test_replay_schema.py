@@ -129,7 +129,7 @@ def test_the_golden_log_is_read_back_whole() -> None:
     log = read_log(GOLDEN)
     assert log.complete
     (result,) = log.results()
-    assert (result.frames, result.examined, result.camera) == (930, 105, "gate")
+    assert (result.end.frames, result.end.examined, result.end.camera) == (930, 105, "gate")
     assert len(result.events) >= 4
 
 

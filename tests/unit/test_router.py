@@ -25,11 +25,11 @@ from appliance.types import (
     Event,
     FrameBoxes,
     PrivacyLevel,
-    RouteInputs,
     Severity,
     StreamHeader,
     TrackedObject,
 )
+from tests.support.router_inputs import route_inputs
 
 ALERT = Alert(camera="gate", id="a1", rules=("r",), severity="alert", t_start=1.0, t_end=None, tracks=(1,))
 EVENT = Event(camera="gate", rule="r", kind="enter", track=1, label="person", t=1.5, score=0.8, zone="yard")
@@ -47,7 +47,7 @@ def case(alert: str = "a1", *, limits: tuple[BudgetLimit, ...] = (), now: float 
         rule="r",
         escalate=True,
         uplink=True,
-        inputs=RouteInputs(**known),
+        inputs=route_inputs(**known),
         costs=COSTS,
         limits=limits,
         now=now,

@@ -14,14 +14,14 @@ from appliance.base.clock import ManualClock, local_day
 from appliance.cli import main
 from appliance.config import SiteConfig
 from appliance.router.calibration_fit import outcomes_of
-from appliance.router.decide import SystemLoad
 from appliance.router.router_maintenance import LEARN_EVERY_S
 from appliance.store.decisions import prune_decisions
 from appliance.store.meter import Metric, MetricName
 from appliance.store.outbox import Outbox
 from appliance.store.reviews import ReviewStore
-from appliance.types import Alert, AlertChange, Route, RouteInputs
+from appliance.types import Alert, AlertChange, Route, SystemLoad
 from tests.support.core_harness import CoreHarness, site
+from tests.support.router_inputs import route_inputs
 
 NOON = datetime(2026, 11, 20, 12, 0).timestamp()  # noqa: DTZ001 (the box's own noon)
 REAL = 40
@@ -51,9 +51,9 @@ def test_each_decision_is_a_row_with_its_inputs_reason_and_cost(made: Made) -> N
     assert row["reason"] == "severity warning is asked about with normal priority"
     assert row["bytes"] > 1000
     assert row["value"] > 0
-    inputs = RouteInputs(**json.loads(row["inputs"]))
-    assert (inputs.label, inputs.severity, inputs.score) == ("person", "warning", 0.85)
-    assert inputs.looks >= 2
+    inputs = route_inputs(**json.loads(row["inputs"]))
+    assert (inputs.label, inputs.severity, inputs.stability.score) == ("person", "warning", 0.85)
+    assert inputs.stability.looks >= 2
     asked = box.escalated(alert)
     assert asked is not None
     assert (asked.state, asked.evidence, asked.wait) == ("waiting", "crops", "")

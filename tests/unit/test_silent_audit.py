@@ -15,13 +15,12 @@ from appliance.base.clock import ManualClock
 from appliance.config import Rule, SiteConfig
 from appliance.core.core_settings import router_context
 from appliance.evidence.privacy import PrivacyRules
-from appliance.router.decide import SystemLoad
 from appliance.router.router_maintenance import SILENT_RULE, SLOT_S, SilentFrame, SilentFrameAudit
 from appliance.store.alerts import AlertStore
 from appliance.store.escalations import EscalationStore
 from appliance.store.reviews import RecheckStore, ReviewStore
 from appliance.store.silent_frames import SilentFrameCounts, SilentFrameStore
-from appliance.types import EdgeVerdict, FrameBoxes, TrackedObject
+from appliance.types import EdgeVerdict, FrameBoxes, SystemLoad, TrackedObject
 from tests.support.core_harness import CoreHarness, site
 from tests.support.sample_rows import T0, sample_verdict
 
