@@ -34,9 +34,11 @@ from appliance.dashboard import (
     headroom_api,
     health_api,
     live_api,
+    live_page,
     metrics_api,
     models_api,
     notify_api,
+    notify_page,
     proofs_api,
     ptz_api,
     push_api,
@@ -84,8 +86,8 @@ APIS = (
     users_api, why_api,
 )  # fmt: skip
 PAGES = (
-    alert_page, alerts_page, setup_page, cameras_page, savings_page, settings_page, system_page, timeline_page,
-    users_page, why_page,
+    alert_page, alerts_page, setup_page, cameras_page, live_page, notify_page, savings_page, settings_page,
+    system_page, timeline_page, users_page, why_page,
 )  # fmt: skip
 ROUTES = (
     *(each.router for each in (*APIS, *PAGES)),

@@ -1,4 +1,4 @@
-"""The pages of cameras: all, all of them live, one, its editor, its settings and its trials."""
+"""The pages of cameras: all, one, its editor, its settings and its trials."""
 
 from __future__ import annotations
 
@@ -68,24 +68,6 @@ def cameras_page(
         headroom=found, outlook=headroom_api.sentence(found), editable=settings.is_editable,
         better=models.better() if settings.is_editable and may("POST", f"{API}/models/use") else "",
     )  # fmt: skip
-
-
-@router.get("/live")
-def live_page(
-    rev: Rev,
-    templates: TemplatesPart,
-    cameras: Cameras,
-    health: HealthPart,
-    arming: ArmingPart,
-    hub: Annotated[LiveHub, Depends(provided(LiveHub))],
-) -> HTMLResponse:
-    """Return a wall of all cameras: live where something moves."""
-    items = cameras.items()
-    hub.expect(*(each.name for each in items))
-    paused: dict[str, list[str]] = {}
-    for row in arming.pauses.paused():
-        paused.setdefault(row.camera, []).append(row.rule)
-    return templates.page("live.html", here="/live", rev=rev, cameras=items, faults=health.open_titles(), paused=paused)
 
 
 def expect_live(name: str, hub: Annotated[LiveHub, Depends(provided(LiveHub))]) -> None:

@@ -1,16 +1,13 @@
-"""The pages of the settings: the site file with its versions, the forms of its sections, and notifications."""
+"""The pages of the settings: the site file with its versions, and the forms of its sections."""
 
 from __future__ import annotations
 
 from starlette.responses import HTMLResponse
 
 from appliance.dashboard.deps import Rev
-from appliance.dashboard.notify_api import SECRET_KEYS, NotifyPart, offer_of, report_of
-from appliance.dashboard.push_api import browsers_of, may_subscribe
 from appliance.dashboard.settings_api import ConnectionReport, Settings, SettingsReport, installed_networks
 from appliance.dashboard.settings_forms import fields_of, forms
 from appliance.detect.model_files import AUTO_MODEL
-from appliance.notify.message import SNOOZE_MINUTES
 from appliance.types import HEALTH_TITLES
 from appliance.web.auth import TemplatesPart
 from appliance.web.problems import Problem
@@ -57,18 +54,3 @@ def settings_form_page(rev: Rev, templates: TemplatesPart, settings: Settings, f
         fields=fields_of(words, config, written, networks), present=words.section in written,
         fault_titles=HEALTH_TITLES,
     )  # fmt: skip
-
-
-@router.get("/notify")
-def notify_page(templates: TemplatesPart, context: NotifyPart, settings: Settings) -> HTMLResponse:
-    """Return the page of this browser, the targets, and what is snoozed."""
-    return templates.page(
-        "notify.html", here="/notify", rev=0, report=report_of(context, settings), browsers=browsers_of(context),
-        may_subscribe=may_subscribe(context, settings), kinds=tuple(SECRET_KEYS),
-    )  # fmt: skip
-
-
-@router.get("/snooze/{token}")
-def snooze_page(templates: TemplatesPart, context: NotifyPart, token: str) -> HTMLResponse:
-    """Return the page that a link in a message leads to. Opening it does nothing: messengers open links, too."""
-    return templates.page("snooze.html", nav=False, offer=offer_of(context, token), lengths=SNOOZE_MINUTES, token=token)
