@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -35,6 +36,7 @@ _WITHOUT = (
     "SpareRendererForSitePerProcess",
 )  # fmt: skip
 _PATIENCE_MS = 30_000 * PATIENCE  # of a page's load, an act, an expectation
+_LOOK_EACH_MS = 100  # while a function is waited for; Playwright's own way has the page draw sixty frames a second
 _ARGUMENTS = (
     "--headless",
     # One process draws all pages of a context. Without the last two each new window begins in one of its own, which is
@@ -110,7 +112,9 @@ def browser() -> Iterator[playwright.Browser]:
     if playwright is None:
         pytest.skip("the browser tests need the playwright package (it is in the dev extra)")
     program = _chromium()
-    with playwright.sync_playwright() as driver:
+    waits = functools.partialmethod(playwright.Page.wait_for_function, polling=_LOOK_EACH_MS)
+    with pytest.MonkeyPatch.context() as patched, playwright.sync_playwright() as driver:
+        patched.setattr(playwright.Page, "wait_for_function", waits)
         playwright.expect.set_options(timeout=_PATIENCE_MS)
         opened = driver.chromium.launch(executable_path=program, args=_ARGUMENTS, timeout=_PATIENCE_MS)
         _be_patient(opened)
@@ -213,7 +217,8 @@ def _lent(context: playwright.BrowserContext) -> Iterator[playwright.BrowserCont
 
 @pytest.fixture
 def window(shared_context: playwright.BrowserContext) -> Iterator[playwright.BrowserContext]:
-    """For pages of a test that stores nothing but cookies beyond its origin: they are gone after it."""
+    """For pages of a test that stores nothing but cookies beyond its origin, which are gone after it, and that leaves
+    the clock alone: one that is set stays so for all pages that follow."""
     yield from _lent(shared_context)
 
 
