@@ -39,6 +39,9 @@ test: setup browser mosquitto promtool  ## run every test that CI runs, files si
 test-quick: setup ## the unit tests that need no browser, broker or camera, in about a minute
 	$(BIN)/python -m pytest tests/unit -m 'not slow and not thorough' -n $$(( $$(nproc) * 3 / 2 )) --dist loadfile -q $(ARGS)
 
+# In the browser that people have, windows and all; `make test` opens the pages in its engine (tests/browser/conftest.py).
+test-slow test-all: export VEDETTE_CHROMIUM ?= /usr/lib/chromium/chromium
+
 test-slow: setup browser mosquitto promtool  ## run also what takes minutes, and genuine model servers (4 GB, into .venv-vllm and .venv-llamacpp)
 	@PYTHON=$(BIN)/python deploy/get-model-servers.sh
 	$(BIN)/python -m pytest -m 'slow or not slow' $(ARGS)

@@ -16,7 +16,7 @@ from tests.support.screenshots import shot
 from tests.support.waiting import until
 
 pytest.importorskip("playwright.sync_api", reason="the browser tests need the playwright package (dev extra)")
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import BrowserContext, Page, expect
 
 pytestmark = pytest.mark.browser
 PASSWORD = "four words to remember"
@@ -30,13 +30,16 @@ def sign_in(page: Page) -> None:
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (390, "dark")], ids=["desk", "phone"])
-def test_a_second_factor_is_set_up_and_asked_for(browser: Browser, tmp_path: Path, width: int, scheme: str) -> None:
+def test_a_second_factor_is_set_up_and_asked_for(
+    window: BrowserContext, tmp_path: Path, width: int, scheme: str
+) -> None:
     site = Site(tmp_path, SystemClock())
     for name, role in (("anna", "admin"), ("rita", "reviewer")):
         UserStore(site.db).add(UserRow(name=name, role=role, cameras=None, password=password_hash(PASSWORD)))  # type: ignore[arg-type]
     with running(site.serve()) as url:
-        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)  # type: ignore[arg-type]
-        page = context.new_page()
+        page = window.new_page()
+        page.set_viewport_size({"width": width, "height": 900})
+        page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
         page.goto(f"{url}/login")
         sign_in(page)
         page.get_by_role("link", name="Signed in as rita").click()
@@ -73,5 +76,5 @@ def test_a_second_factor_is_set_up_and_asked_for(browser: Browser, tmp_path: Pat
         password.get_by_label("New password").fill("another one, longer")
         password.get_by_role("button", name="Change the password").click()
         page.wait_for_url("**/login**")
-        context.close()
+        page.close()
     site.close()

@@ -16,7 +16,7 @@ from tests.support.dashboard_site import Site, running
 from tests.support.screenshots import shot
 
 pytest.importorskip("playwright.sync_api", reason="the browser tests need the playwright package (dev extra)")
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import BrowserContext, expect
 
 pytestmark = pytest.mark.browser
 
@@ -39,14 +39,15 @@ def box(tmp_path: Path) -> Iterator[tuple[Site, Path]]:
 
 @pytest.mark.parametrize(("device", "scheme"), [("phone", "light"), ("desk", "dark")])
 def test_a_site_is_saved_and_brought_back(
-    browser: Browser, box: tuple[Site, Path], tmp_path: Path, device: str, scheme: str
+    window: BrowserContext, box: tuple[Site, Path], tmp_path: Path, device: str, scheme: str
 ) -> None:
     site, path = box
     width, height = SIZES[device]
     server = site.serve(settings=SettingsService(path, site.root, site.clock, lambda config: ()))
     with running(server) as url:
-        context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)  # type: ignore[arg-type]
-        page = context.new_page()
+        page = window.new_page()
+        page.set_viewport_size({"width": width, "height": height})
+        page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
         faults: list[str] = []
         page.on("pageerror", lambda error: faults.append(str(error)))
         page.goto(f"{url}/system")
@@ -75,7 +76,7 @@ def test_a_site_is_saved_and_brought_back(
         page.locator("[data-swap=backups]").get_by_role("button", name="Delete").click()
         expect(made).to_have_count(0)
         assert not faults
-        context.close()
+        page.close()
     site.close()
     assert apply_ready(path, site.root) is not None
     again = Site(site.root, site.clock, load(path))

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from appliance.store.health_events import HealthEventStore
 from appliance.types import HealthEvent
 from tests.browser.conftest import House
+from tests.support.screenshots import shot
 
 pytest.importorskip("playwright.sync_api", reason="the browser tests need the playwright package (dev extra)")
 from playwright.sync_api import Page, expect
@@ -45,20 +44,18 @@ def faults(house: House) -> HealthEventStore:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("device", SIZES)
 def test_the_timeline_and_the_cameras_page_show_it_on_a_phone_and_on_a_desk(
-    visit: Visit, faults: HealthEventStore, tmp_path: Path, device: str, scheme: str
+    visit: Visit, faults: HealthEventStore, device: str, scheme: str
 ) -> None:
     width, height = SIZES[device]
-    folder = Path(os.environ.get("VEDETTE_SCREENSHOTS", tmp_path))
     for path, name in (("/", "timeline"), ("/cameras/gate", "camera"), ("/cameras", "cameras")):
         page = visit(path, width=width, height=height, scheme=scheme)
         expect(page.locator("#pulse")).to_have_attribute("data-state", "live")
         expect(page.get_by_text("Camera moved").first).to_be_visible()
         assert page.evaluate("document.documentElement.scrollWidth") <= width, "scrolls sideways"
-        picture = page.screenshot(path=folder / f"health-{name}-{device}-{scheme}.png")
-        assert picture[:4] == b"\x89PNG"
+        shot(page, f"health-{name}-{device}-{scheme}")
 
 
-def test_an_event_appears_beside_the_alerts_changes_in_place_and_can_be_filtered(
+def test_an_event_appears_beside_the_alerts_is_passed_by_keys_changes_in_place_and_can_be_filtered(
     visit: Visit, house: House, faults: HealthEventStore
 ) -> None:
     page = visit("/")
@@ -69,6 +66,9 @@ def test_an_event_appears_beside_the_alerts_changes_in_place_and_can_be_filtered
     expect(line).to_contain_text("Black picture")
     order = page.evaluate("[...document.querySelectorAll('#cards > [data-t]')].map((each) => +each.dataset.t)")
     assert order == sorted(order, reverse=True)
+    page.keyboard.press("j")  # walks over alerts alone
+    page.keyboard.press("r")
+    expect(page.locator("#a-walker")).to_contain_text("Reviewed")
     faults.put(replace(black, t=house.t0 + 40, t_end=house.t0 + 30))
     expect(line).to_contain_text("20 s")
     page.locator("select[name=show]").select_option("health")
@@ -78,14 +78,6 @@ def test_an_event_appears_beside_the_alerts_changes_in_place_and_can_be_filtered
     page.locator("select[name=show]").select_option("alerts")
     expect(page.locator(".fault")).to_have_count(0)
     expect(page.locator(".card")).to_have_count(1)
-
-
-def test_the_keyboard_walks_over_alerts_alone(visit: Visit, faults: HealthEventStore) -> None:
-    page = visit("/")
-    expect(page.locator("#pulse")).to_have_attribute("data-state", "live")
-    page.keyboard.press("j")
-    page.keyboard.press("r")
-    expect(page.locator("#a-walker")).to_contain_text("Reviewed")
 
 
 def test_a_person_confirms_the_view(visit: Visit, faults: HealthEventStore) -> None:

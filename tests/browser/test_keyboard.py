@@ -25,7 +25,7 @@ from tests.support.scripted_sources import clip
 from tests.support.waiting import until
 
 pytest.importorskip("playwright.sync_api", reason="the browser tests need the playwright package (dev extra)")
-from playwright.sync_api import Browser, Error, Page
+from playwright.sync_api import BrowserContext, Error, Page
 
 pytestmark = pytest.mark.browser
 STOPS_MAX = 60  # of the focus from one thing to the next on a page: more is no path that a person walks
@@ -92,11 +92,16 @@ class Keyboard:
 
     def walk_to(self, selector: str, key: str = "Tab") -> None:
         """Press Tab until this has the focus; each stop on the way is seen."""
-        here = f"document.activeElement.matches({json.dumps(selector)})"
+        look = f"[{STOP}, document.activeElement.matches({json.dumps(selector)})]"
+
+        def seen() -> tuple[bool] | None:
+            stop, here = self.engine.evaluate(look)
+            return (here,) if stop is None or stop["seen"] else None
+
         for _ in range(STOPS_MAX):
             self.engine.press(key)
-            until(lambda: (self.engine.evaluate(STOP) or {"seen": True})["seen"], 1, lambda: self.engine.evaluate(STOP))
-            if self.engine.evaluate(here):
+            (here,) = until(seen, 1, lambda: self.engine.evaluate(STOP))
+            if here:
                 return
         raise AssertionError(f"{selector} was not reached by {STOPS_MAX} times {key}")
 
@@ -106,7 +111,7 @@ class Keyboard:
 
 
 @pytest.fixture
-def keyboard(browser: Browser, tmp_path: Path) -> Iterator[Keyboard]:
+def keyboard(window: BrowserContext, tmp_path: Path) -> Iterator[Keyboard]:
     path, site, t0 = filmed_site(tmp_path, FILE)
     site.cut(site.raise_alert("walker", t0 + 3, seconds=2.0))
     apps: list[FastAPI] = []
@@ -118,9 +123,10 @@ def keyboard(browser: Browser, tmp_path: Path) -> Iterator[Keyboard]:
 
     apps.append(site.app(SettingsService(path, tmp_path / "data", site.clock, take)))
     with running(WebServer(apps[0], "127.0.0.1", 0)) as url:
-        context = browser.new_context(viewport={"width": 1440, "height": 900})
-        yield Keyboard(Chromium(context.new_page()), url)
-        context.close()
+        page = window.new_page()
+        page.set_viewport_size({"width": 1440, "height": 900})
+        yield Keyboard(Chromium(page), url)
+        page.close()
     site.close()
 
 

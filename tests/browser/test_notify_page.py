@@ -200,7 +200,9 @@ def test_one_button_on_the_first_page_makes_the_target_subscribes_and_tries_it(
     page, keys = tab(1280, "light"), PushedBrowser()
     page.context.grant_permissions(["notifications"])
     page.add_init_script(
-        f"""Notification.requestPermission = async () => "granted";
+        f"""if (Notification.permission === "denied")  // always, in a Chromium without windows
+          Object.defineProperty(Notification, "permission", {{ value: "granted" }});
+        Notification.requestPermission = async () => "granted";
         PushManager.prototype.subscribe = async () => ({{ toJSON: () => ({{
           endpoint: "https://fcm.googleapis.com/fcm/send/abc",
           keys: {{ p256dh: "{base64url(keys.p256dh)}", auth: "{base64url(keys.auth)}" }} }}) }});"""

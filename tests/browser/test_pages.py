@@ -40,10 +40,11 @@ _PAINTED = """() => {
 
 def until(page: Page, condition: str, deadline_s: float = 120.0) -> None:
     """Wait until a JavaScript expression holds. (Playwright's own way needs `unsafe-eval`; no page here allows it.)"""
-    end = time.monotonic() + deadline_s
+    end, pause_ms = time.monotonic() + deadline_s, 20
     while not page.evaluate(condition):
         assert time.monotonic() < end, f"never came true: {condition}"
-        page.wait_for_timeout(20)
+        page.wait_for_timeout(pause_ms)
+        pause_ms = min(2 * pause_ms, 160)
 
 
 def live(page: Page) -> None:
@@ -89,17 +90,6 @@ def test_a_new_alert_slides_in_within_half_a_second(visit: Visit, house: House, 
     assert "New alert" in page.inner_text("#notice")
 
 
-def test_the_tab_counts_what_is_to_review(visit: Visit, house: House) -> None:
-    page = visit("/")
-    live(page)
-    expect(page).to_have_title("(1) Alerts · depot-7")
-    house.site.raise_alert("new", house.t0 + 10, seconds=None)
-    expect(page).to_have_title("(2) Alerts · depot-7")
-    page.keyboard.press("j")
-    page.keyboard.press("r")
-    expect(page).to_have_title("(1) Alerts · depot-7")
-
-
 def test_cards_make_room_gently_or_not_at_all(visit: Visit, house: House) -> None:
     page = visit("/")
     live(page)
@@ -116,29 +106,25 @@ def test_cards_make_room_gently_or_not_at_all(visit: Visit, house: House) -> Non
         assert page.evaluate("window.moved") is moving
 
 
-def test_a_card_changes_in_place_when_its_verdict_lands(visit: Visit, house: House) -> None:
-    alert = house.site.raise_alert("asked", house.t0 + 10, seconds=1.0)
+def test_a_card_changes_when_its_verdict_lands_and_a_rejected_one_is_behind_its_link(
+    visit: Visit, house: House
+) -> None:
+    asked, other = (house.site.raise_alert(name, house.t0 + 10, seconds=1.0) for name in ("asked", "other"))
     page = visit("/")
     live(page)
     expect(page.locator("#a-asked")).to_contain_text("Unverified")
-    house.site.answer(alert, "unsure")
+    house.site.answer(asked, "unsure")
     expect(page.locator("#a-asked")).to_contain_text("Unsure")
     assert page.locator("#a-asked").count() == 1
-
-
-def test_a_rejected_alert_leaves_the_list_and_is_behind_its_link(visit: Visit, house: House) -> None:
-    alert = house.site.raise_alert("asked", house.t0 + 10, seconds=1.0)
-    page = visit("/")
-    live(page)
-    expect(page.locator("#to-review")).to_have_text("2 to review")
-    house.site.answer(alert, "rejected")
-    expect(page.locator("#a-asked")).to_have_count(0)
-    expect(page.locator("#to-review")).to_have_text("1 to review · 1 rejected")
+    expect(page.locator("#to-review")).to_have_text("3 to review")
+    house.site.answer(other, "rejected")
+    expect(page.locator("#a-other")).to_have_count(0)
+    expect(page.locator("#to-review")).to_have_text("2 to review · 1 rejected")
     page.reload()
     expect(page.locator("#a-walker")).to_be_visible()
-    expect(page.locator("#a-asked")).to_have_count(0)
+    expect(page.locator("#a-other")).to_have_count(0)
     page.locator("#to-review a", has_text="1 rejected").click()
-    expect(page.locator("#a-asked")).to_contain_text("Rejected")
+    expect(page.locator("#a-other")).to_contain_text("Rejected")
     expect(page.locator("#a-walker")).to_have_count(0)
 
 
@@ -221,19 +207,24 @@ def test_a_long_name_makes_no_page_and_no_table_wider(browser: Browser, tmp_path
         page.close()
 
 
-def test_reviewing_from_the_keyboard(visit: Visit, house: House) -> None:
-    house.site.raise_alert("second", house.t0 + 10, seconds=1.0)
+def test_reviewing_from_the_keyboard_while_the_tab_counts_what_is_to_review(visit: Visit, house: House) -> None:
     page = visit("/")
     live(page)
+    expect(page).to_have_title("(1) Alerts · depot-7")
+    house.site.raise_alert("second", house.t0 + 10, seconds=1.0)
+    expect(page).to_have_title("(2) Alerts · depot-7")
+    expect(page.locator("#a-second")).to_be_visible()
     page.keyboard.press("j")
     page.keyboard.press("j")
     page.keyboard.press("f")
     expect(page.locator("#a-walker")).to_contain_text("False alarm")
     page.keyboard.press("u")
     expect(page.locator("#a-walker .review")).to_have_text("")
+    expect(page).to_have_title("(2) Alerts · depot-7")
     page.keyboard.press("k")
     page.keyboard.press("r")
     expect(page.locator("#a-second")).to_contain_text("Reviewed")
+    expect(page).to_have_title("(1) Alerts · depot-7")
     page.keyboard.press("Enter")
     page.wait_for_url("**/alerts/second")
 
@@ -254,9 +245,13 @@ def test_with_the_uplink_down_alerts_come_are_reviewed_by_keys_and_their_clip_pl
     assert page.evaluate("document.getElementById('clip').play().then(() => true)")
 
 
-def test_reviewing_on_the_alert_page_and_back(visit: Visit, house: House) -> None:
+def test_an_alerts_page_says_who_judged_and_takes_a_review_and_its_undoing(visit: Visit, house: House) -> None:
     page = visit("/alerts/walker")
     live(page)
+    panel = page.locator("#verdict")
+    expect(panel).to_contain_text("A person walks through the yard.")
+    expect(panel).to_contain_text("a vision-language model")
+    expect(panel.locator(".support li")).to_have_count(3)
     page.get_by_role("button", name="False alarm").click()
     expect(page.locator("#review strong")).to_have_text("False alarm")
     detail = house.site.alerts.get("walker")
@@ -266,65 +261,44 @@ def test_reviewing_on_the_alert_page_and_back(visit: Visit, house: House) -> Non
     expect(page.get_by_role("button", name="Mark reviewed")).to_be_visible()
 
 
-def test_the_boxes_follow_the_clip(visit: Visit, house: House) -> None:
+def test_boxes_are_those_of_the_best_frame_and_of_the_clip_as_it_is_sought_and_played(
+    visit: Visit, house: House
+) -> None:
     page = visit("/alerts/walker")
     until(page, "document.getElementById('clip').readyState >= 2")
-    start = float(page.locator("#clip").get_attribute("data-start") or "nan")
-    places = []
-    for seconds in (1.05, 2.15, 3.35):  # the frames of 2.1 and 3.3 lie between two looks
-        page.evaluate("t => { document.getElementById('clip').currentTime = t }", seconds)
-        until(page, "!document.getElementById('clip').seeking")
-        shown = int(seconds * 10) / 10  # the film has ten frames a second
-        expected = 0.05 + 0.1 * (start + shown - house.t0)
-        stage = page.locator("#stage").bounding_box()
-        assert stage is not None
-        wide = stage["height"] * 4 / 3 / stage["width"]  # a 4:3 picture in a 16:9 stage
-        left = (1 - wide) / 2 + expected * wide
-        until(page, f"(() => {{ const p = ({_PAINTED})(); return p && Math.abs(p[0] - {left}) < 0.005 }})()")
-        places.append(page.evaluate(_PAINTED)[0])
-    assert places == sorted(places)
-    page.get_by_label("Boxes").uncheck()
-    assert page.evaluate(_PAINTED) is None
-
-
-def test_the_best_frame_wears_its_own_boxes_until_the_clip_moves(visit: Visit, house: House) -> None:
-    page = visit("/alerts/walker")
-    until(page, "document.getElementById('clip').readyState >= 2")
-    still = float(page.locator("#clip").get_attribute("data-still") or "nan")
-    expected = 0.05 + 0.1 * (still - house.t0)
+    start, still = (float(page.locator("#clip").get_attribute(name) or "nan") for name in ("data-start", "data-still"))
     stage = page.locator("#stage").bounding_box()
     assert stage is not None
-    wide = stage["height"] * 4 / 3 / stage["width"]
-    left = (1 - wide) / 2 + expected * wide
-    on_still = f"(() => {{ const p = ({_PAINTED})(); return p && Math.abs(p[0] - {left}) < 0.02 }})()"
+    wide = stage["height"] * 4 / 3 / stage["width"]  # a 4:3 picture in a 16:9 stage
+
+    def box_begins(t: float, within: float) -> str:
+        left = (1 - wide) / 2 + (0.05 + 0.1 * (t - house.t0)) * wide
+        return f"(() => {{ const p = ({_PAINTED})(); return p && Math.abs(p[0] - {left}) < {within} }})()"
+
+    on_still = box_begins(still, 0.02)
     until(page, on_still)
     page.evaluate("document.getElementById('clip').currentTime = 0.1")
     until(page, f"!{on_still}")
     page.get_by_role("button", name="Best picture").click()
     until(page, on_still)
 
-
-def test_the_clip_plays_with_its_boxes(visit: Visit) -> None:
-    page = visit("/alerts/walker")
-    page.evaluate("document.getElementById('clip').play()")
-    until(page, "document.getElementById('clip').currentTime > 1")
-    assert page.evaluate(_PAINTED) is not None
-
-
-def test_an_event_seeks_the_clip(visit: Visit, house: House) -> None:
-    page = visit("/alerts/walker")
-    until(page, "document.getElementById('clip').readyState >= 1")
-    page.locator(".events button").first.click()
-    start = float(page.locator("#clip").get_attribute("data-start") or "nan")
+    page.locator(".events button").first.click()  # which leaves the picture
     at = page.evaluate("document.getElementById('clip').currentTime")
     assert at == pytest.approx(house.alert.t_start - start, abs=0.01)
+    places = []
+    for seconds in (1.05, 2.15, 3.35):  # the frames of 2.1 and 3.3 lie between two looks
+        page.evaluate("t => { document.getElementById('clip').currentTime = t }", seconds)
+        until(page, "!document.getElementById('clip').seeking")
+        until(page, box_begins(start + int(seconds * 10) / 10, 0.005))  # the film has ten frames a second
+        places.append(page.evaluate(_PAINTED)[0])
+    assert places == sorted(places)
 
-
-def test_the_verdict_says_who_judged(visit: Visit) -> None:
-    panel = visit("/alerts/walker").locator("#verdict")
-    expect(panel).to_contain_text("A person walks through the yard.")
-    expect(panel).to_contain_text("a vision-language model")
-    expect(panel.locator(".support li")).to_have_count(3)
+    page.evaluate("document.getElementById('clip').play()")
+    until(page, "document.getElementById('clip').currentTime > 4.35")
+    assert page.evaluate(_PAINTED) is not None
+    page.evaluate("document.getElementById('clip').pause()")
+    page.get_by_label("Boxes").uncheck()
+    assert page.evaluate(_PAINTED) is None
 
 
 def test_evidence_appears_when_it_is_cut(visit: Visit, house: House) -> None:

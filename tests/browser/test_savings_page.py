@@ -18,7 +18,7 @@ from tests.support.dashboard_site import Site, running
 from tests.support.screenshots import shot
 
 pytest.importorskip("playwright.sync_api", reason="the browser tests need the playwright package (dev extra)")
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import BrowserContext, Page, expect
 
 pytestmark = pytest.mark.browser
 
@@ -74,7 +74,7 @@ def test_the_charts_fit_and_have_a_table_behind_them(visit: Visit, house: House,
     assert "gate" in Path(got.value.path()).read_text()
 
 
-def test_a_price_is_edited_on_the_page_and_counts_at_once(browser: Browser, tmp_path: Path) -> None:
+def test_a_price_is_edited_on_the_page_and_counts_at_once(window: BrowserContext, tmp_path: Path) -> None:
     path, clock = tmp_path / "site.yaml", SystemClock()
     path.write_text("cameras: {gate: {url: 'rtsp://h/1'}, dock: {url: 'rtsp://h/2'}}\n")
     (tmp_path / "data").mkdir()
@@ -88,8 +88,8 @@ def test_a_price_is_edited_on_the_page_and_counts_at_once(browser: Browser, tmp_
 
     apps.append(site.app(SettingsService(path, site.root, clock, take)))
     with running(WebServer(apps[0], "127.0.0.1", 0)) as url:
-        context = browser.new_context(viewport={"width": 390, "height": 844})
-        page = context.new_page()
+        page = window.new_page()
+        page.set_viewport_size({"width": 390, "height": 844})
         page.goto(f"{url}/savings")
         page.get_by_text("The prices behind it").click()
         field = page.get_by_label("The appliance, bought")
@@ -105,5 +105,5 @@ def test_a_price_is_edited_on_the_page_and_counts_at_once(browser: Browser, tmp_
         page.get_by_role("button", name="Save prices").click()
         expect(page.locator("[data-swap=money]")).to_contain_text("14 of 14 prices are defaults")
         assert load(path).costs.edge.device_price == 150
-        context.close()
+        page.close()
     site.close()

@@ -11,7 +11,7 @@ from tests.support.dashboard_site import Site, running
 from tests.support.screenshots import shot
 
 pytest.importorskip("playwright.sync_api", reason="the browser tests need the playwright package (dev extra)")
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import BrowserContext, expect
 
 pytestmark = pytest.mark.browser
 PASSWORD = "four words to remember"
@@ -19,12 +19,13 @@ PASSWORD = "four words to remember"
 
 @pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (390, "dark")], ids=["desk", "phone"])
 def test_the_first_user_is_added_signs_in_and_gives_out_a_token(
-    browser: Browser, tmp_path: Path, width: int, scheme: str
+    window: BrowserContext, tmp_path: Path, width: int, scheme: str
 ) -> None:
     site = Site(tmp_path, SystemClock())
     with running(site.serve()) as url:
-        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)  # type: ignore[arg-type]
-        page = context.new_page()
+        page = window.new_page()
+        page.set_viewport_size({"width": width, "height": 900})
+        page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
         page.goto(f"{url}/users")
         adding = page.locator("#add")
         adding.get_by_label("Name").fill("anna")
@@ -57,5 +58,5 @@ def test_the_first_user_is_added_signs_in_and_gives_out_a_token(
         user.get_by_role("button", name="Remove").click()
         user.get_by_role("button", name="Really remove?").click()
         expect(user).to_have_count(0)
-        context.close()
+        page.close()
     site.close()

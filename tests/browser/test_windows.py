@@ -8,7 +8,7 @@ from tests.browser.test_live_page import LiveHouse, live, playing  # noqa: F401 
 from tests.support.waiting import PATIENCE, until
 
 pytest.importorskip("playwright.sync_api", reason="the browser tests need the playwright package (dev extra)")
-from playwright.sync_api import expect
+from playwright.sync_api import Browser, expect
 
 pytestmark = pytest.mark.browser
 
@@ -18,9 +18,10 @@ CONNECTIONS_MAX = 3  # a browser has six to one host, and pages want pictures as
 @pytest.mark.parametrize("windows", [7, pytest.param(12, marks=pytest.mark.slow)])  # more than there are connections
 def test_windows_play_and_hear_of_changes_over_three_connections(
     live: LiveHouse,  # noqa: F811
+    browser: Browser,
     windows: int,
 ) -> None:
-    context = live.browser.new_context(viewport={"width": 500, "height": 400})
+    context = browser.new_context(viewport={"width": 500, "height": 400})
     pages = []
     for _ in range(windows):
         page = context.new_page()
@@ -44,8 +45,11 @@ def test_windows_play_and_hear_of_changes_over_three_connections(
     until(lambda: hub.viewers + feeds.viewers == 0, 60)
 
 
-def test_without_a_shared_worker_each_window_has_connections_of_its_own(live: LiveHouse) -> None:  # noqa: F811
-    context = live.browser.new_context(viewport={"width": 500, "height": 400})
+def test_without_a_shared_worker_each_window_has_connections_of_its_own(
+    live: LiveHouse,  # noqa: F811
+    browser: Browser,
+) -> None:
+    context = browser.new_context(viewport={"width": 500, "height": 400})
     context.add_init_script("delete globalThis.SharedWorker")
     for _ in range(2):
         page = context.new_page()
