@@ -12,7 +12,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance import config
+from appliance.base.errors import ModelError
 from appliance.detect import detector
 from appliance.detect.detector import ObjectDetector
 from appliance.media.frames import FrameConverter
@@ -130,23 +132,35 @@ def _labelled(objects: tuple[TrackedObject, ...]) -> LabelledBoxes:
     return LabelledBoxes(boxes, np.array([each.track for each in persons], float))
 
 
+def runs_here(data: Path, model: str) -> bool:
+    """Whether this machine can run it: bfloat16 needs a CPU that has it. What it cannot run is left out, and said."""
+    try:
+        load_detector(data, model, 0.02)
+    except ModelError as error:
+        print(f"left out: {error}", file=sys.stderr)
+        return False
+    return True
+
+
 def measure(data: Path) -> dict[str, Any]:
+    models = {name: model for name, model in MODELS.items() if runs_here(data, model)}
+    tracked = [name for name in TRACKED if name in models]
     return {
         "command": COMMAND,
         "note": "The tracker's constants and builtin:hog's calibration were tuned on PETS09-S2L1 itself; the Intel "
         "clip was not used for either.",
         "pets09_s2l1_every_10th_frame_person_ap50": {
-            name: detection_figures(data, model) for name, model in MODELS.items()
+            name: detection_figures(data, model) for name, model in models.items()
         },
-        "pets09_s2l1_5_looks_a_second": {name: tracking_figures(data, MODELS[name]) for name in TRACKED},
-        "intel_one_by_one_3.3_looks_a_second": {name: visit_figures(data, MODELS[name]) for name in TRACKED},
-        **scenes(data),
+        "pets09_s2l1_5_looks_a_second": {name: tracking_figures(data, models[name]) for name in tracked},
+        "intel_one_by_one_3.3_looks_a_second": {name: visit_figures(data, models[name]) for name in tracked},
+        **scenes(data, models),
     }
 
 
-def scenes(data: Path) -> dict[str, Any]:
+def scenes(data: Path, models: Mapping[str, str]) -> dict[str, Any]:
     """What is measured beside PETS; tests/replay/measure_scenes.py says how."""
-    all_networks = {name: load_detector(data, model, 0.02) for name, model in MODELS.items()}
+    all_networks = {name: load_detector(data, model, 0.02) for name, model in models.items()}
     networks = {name: network for name, network in all_networks.items() if name != "builtin:hog"}
     return {
         "rendered_clips_person_ap50": {
