@@ -245,7 +245,7 @@ def check_targets(
         if isinstance(target, AppriseTarget):
             yield _check_apprise(name, target)
         elif isinstance(target, PushTarget):
-            yield Finding(f"notify.{name}", "ok", "browsers subscribe on the dashboard's page People told")
+            yield Finding(f"notify.{name}", "ok", "browsers subscribe on the dashboard's page Notifications")
         else:
             yield from _check_http(name, target)
     http = {name: target for name, target in enabled.items() if isinstance(target, HttpTarget)}

@@ -336,7 +336,7 @@ class EscalationPlanner:
             repeat=bool(tracks) and all(self._recent.is_repeat(rule, alert.severity, seen) for seen in tracks),
             system_load=replace(
                 self._context.system_load,
-                off_peak_in_s=self._off_peak_in_s(alert, now),
+                off_peak_in_s=_off_peak_in_s(self._context, alert, now),
                 budget_left=round(min(left), _DIGITS) if left else None,
             ),
             crowd=self._tracks.crowd,
@@ -363,11 +363,12 @@ class EscalationPlanner:
         best = max(tracks, key=lambda each: chance(self._camera, each.label, each.stability))
         return best.label, best.stability
 
-    def _off_peak_in_s(self, alert: Alert, now: float) -> float | None:
-        hours = self._context.settings.off_peak
-        if hours is None or self._context.off_peak_in_s is None or alert.severity not in hours.severities:
-            return None
-        return self._context.off_peak_in_s(now)
+
+def _off_peak_in_s(context: RouterContext, alert: Alert, now: float) -> float | None:
+    hours = context.settings.off_peak
+    if hours is None or context.off_peak_in_s is None or alert.severity not in hours.severities:
+        return None
+    return context.off_peak_in_s(now)
 
 
 def build_escalation(

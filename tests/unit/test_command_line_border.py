@@ -68,6 +68,13 @@ def test_with_json_a_fault_is_one_object_on_standard_output(
     assert words in err
 
 
+def test_both_programs_say_their_version(capsys: pytest.CaptureFixture[str]) -> None:
+    for program, name in ((main, "vedette"), (worker, "vedette-worker")):
+        with pytest.raises(SystemExit, match="^0$"):
+            program(["--version"])
+        assert re.fullmatch(rf"{name} \d+\.\d+\.\d+\S*\n", capsys.readouterr().out)
+
+
 def test_the_worker_says_its_faults_in_json_as_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert worker(["check", "--json", "--config", str(tmp_path / "gone.yaml")]) == 2
     assert json.loads(capsys.readouterr().out)["problems"] == ["no such file"]
