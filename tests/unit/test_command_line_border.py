@@ -70,7 +70,7 @@ def test_with_json_a_fault_is_one_object_on_standard_output(
 
 def test_both_programs_say_their_version(capsys: pytest.CaptureFixture[str]) -> None:
     for program, name in ((main, "vedette"), (worker, "vedette-worker")):
-        with pytest.raises(SystemExit, match="^0$"):
+        with pytest.raises(SystemExit, match=r"^0$"):
             program(["--version"])
         assert re.fullmatch(rf"{name} \d+\.\d+\.\d+\S*\n", capsys.readouterr().out)
 
