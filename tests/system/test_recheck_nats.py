@@ -99,9 +99,9 @@ def test_the_appliance_judges_during_the_outage_and_the_cloud_after_it(
             )
             (asked,) = EscalationStore(here.db).waiting_for_evidence(2)
             here.make_ready(asked.body, (evidence_image(1),), (0.3, 0.3, 0.6, 0.9))
-            until(lambda: shown(here).row.judged.edge == "rechecked", 60)
+            until(lambda: shown(here).alert.edge == "rechecked", 60)
         before = shown(here)
-        assert (before.row.judged.standing, before.row.judged.verdict) == ("unverified", None)
+        assert (before.alert.standing, before.alert.verdict) == ("unverified", None)
         assert before.second_look is not None
         assert before.second_look.verdict is not None
         assert before.second_look.why == "the cloud cannot be reached"
@@ -109,9 +109,9 @@ def test_the_appliance_judges_during_the_outage_and_the_cloud_after_it(
 
         one_broker.start()
         with worker(one_broker.url, Redetect(ScriptedDetector(score), 0.3, SystemClock())):
-            until(lambda: shown(here).row.judged.verdict is not None, 60)
+            until(lambda: shown(here).alert.verdict is not None, 60)
         after = shown(here)
-        assert after.row.judged.standing == standing
+        assert after.alert.standing == standing
         assert after.second_look is not None
         assert not after.second_look.superseded, "another detector is no better than ours"
         assert after.second_look.verdict == before.second_look.verdict, "what the box said stays on record"
