@@ -12,3 +12,8 @@ def version() -> str:
         return of_package("vedette")
     except PackageNotFoundError:
         return ""
+
+
+def program_version(program: str) -> str:
+    """Return what `--version` of a program prints."""
+    return f"{program} {version() or 'unknown (not installed)'}"

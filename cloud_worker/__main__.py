@@ -13,7 +13,7 @@ from appliance.base.clock import SystemClock
 from appliance.base.command_end import CommandParser, named_path, report, run_to_end, whole_number_between
 from appliance.base.errors import ConfigError, UsageError, VedetteError
 from appliance.base.telemetry import configure_logging
-from appliance.version import version
+from appliance.version import program_version
 from cloud_worker import commands, config
 from cloud_worker.commands import Findings
 from cloud_worker.dead_letter_store import LIST_MAX, DeadLetter
@@ -117,8 +117,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Answers the escalations that Vedette's sites send to the cloud.",
         epilog="Begin with: vedette-worker check --config worker.yaml",
     )
-    own = version() or "unknown (not installed)"
-    parser.add_argument("--version", action="version", version=f"vedette-worker {own}")
+    parser.add_argument("--version", action="version", version=program_version("vedette-worker"))
     logs = CommandParser(add_help=False)
     logs.add_argument("-v", "--verbose", action="store_true", help="log more")
     logs.add_argument("--log-json", action="store_true", help="log as JSON lines")

@@ -13,7 +13,6 @@ from appliance.base.errors import VedetteError, printable
 from appliance.base.flat_record import flat, grouped, record_class
 from appliance.types import Alert, Command, FrameBoxes, IngestMessage, LogLine, Route, StreamHeader
 
-RouteRecord = record_class(Route)
 ERROR_CHARS_MAX = 200  # of a message that quotes what another side sent
 
 
@@ -55,7 +54,7 @@ def encode_log(line: LogLine) -> bytes:
 def decode_log(line: bytes) -> LogLine:
     """Read one line of a replay log. Raises WireError."""
     found = _decode(_log(), line)
-    return cast("LogLine", grouped(Route, asdict(found)) if isinstance(found, RouteRecord) else found)
+    return cast("LogLine", grouped(Route, asdict(found)) if isinstance(found, record_class(Route)) else found)
 
 
 def unused_header_fields(header: StreamHeader) -> set[str]:
@@ -89,7 +88,7 @@ def _command() -> TypeAdapter[Command]:
 
 @cache
 def _log() -> TypeAdapter[Any]:
-    lines: Any = Union[tuple(RouteRecord if each is Route else each for each in get_args(LogLine))]  # noqa: UP007
+    lines: Any = Union[tuple(record_class(Route) if each is Route else each for each in get_args(LogLine))]  # noqa: UP007
     return TypeAdapter(Annotated[lines, Field(discriminator="type")], config=_NO_TABLE)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
 from appliance.base.command_end import CommandParser, named_path, whole_number_between
-from appliance.version import version
+from appliance.version import program_version
 
 if TYPE_CHECKING:
     _Verbs = argparse._SubParsersAction[CommandParser]
@@ -133,7 +133,7 @@ def build_parser(commands: Iterable[Command]) -> argparse.ArgumentParser:
         description="Watches cameras on site, sends boxes instead of video, asks a large model when it pays.",
         epilog="Begin with: vedette demo. Then: vedette check site.yaml. `vedette COMMAND --help` shows examples.",
     )
-    root.add_argument("--version", action="version", version=f"vedette {version() or 'unknown (not installed)'}")
+    root.add_argument("--version", action="version", version=program_version("vedette"))
     families: dict[str, _Verbs] = {"": root.add_subparsers(metavar="COMMAND", required=True)}
     for command in commands:
         parser = _add_parser(families, command)

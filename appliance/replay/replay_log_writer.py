@@ -13,7 +13,8 @@ from pydantic import Field, TypeAdapter
 
 from appliance.base.config_model import ConfigModel, DetectorConfig
 from appliance.base.errors import SourceError
-from appliance.base.json_lines import RouteRecord, encode_log, unused_header_fields
+from appliance.base.flat_record import record_class
+from appliance.base.json_lines import encode_log, unused_header_fields
 from appliance.base.local_files import is_special
 from appliance.config import (
     AlertsConfig,
@@ -324,8 +325,9 @@ def _sample(path: Path, limit: int | None, digest: hashlib._Hash) -> None:
             digest.update(file.read(min(_SAMPLE_BYTES, bytes_ - start)))
 
 
+_Route: Any = record_class(Route)
 _Line = Annotated[
-    FrameBoxes | Event | RouteRecord | Alert | LogVerdict | Gap | HealthEvent | LogEnd, Field(discriminator="type")
+    FrameBoxes | Event | _Route | Alert | LogVerdict | Gap | HealthEvent | LogEnd, Field(discriminator="type")
 ]
 _line: TypeAdapter[Any] = TypeAdapter(LogHeader | StreamHeader | _Line)
 
