@@ -28,6 +28,7 @@ from appliance.base.process_memory import (
     share_methods,
     spare_what_stays,
     trim_heaps,
+    unmap_idle_library_pages,
 )
 from appliance.base.telemetry import LogRing
 from appliance.base.threads import Service, ServiceGroup, ServiceRestarts, periodic_service
@@ -445,6 +446,7 @@ def _give_memory_back(db: Database) -> None:
     db.readers.close_spare()
     linecache.clearcache()  # FastAPI reads the source file of each page's function at its first request, for tracebacks
     trim_heaps()
+    unmap_idle_library_pages()
 
 
 def _keep_from_others(root: Path) -> None:

@@ -22,7 +22,7 @@ from appliance.analysis.session_tracks import ObjectTracker
 from appliance.base.clock import Clock
 from appliance.base.json_lines import first_problem
 from appliance.base.local_files import live_memory
-from appliance.base.process_memory import TRIM_EVERY_S, trim_heaps
+from appliance.base.process_memory import TRIM_EVERY_S, trim_heaps, unmap_idle_library_pages
 from appliance.detect.detector import ObjectDetector, VariableInput, fallback_reason, load, prefer_labels
 from appliance.health.tamper_detector import TamperDetector
 from appliance.health.watchdog import ApplianceWatchdog, CameraWatchdog, DetectorActivity
@@ -316,6 +316,7 @@ class IngestProcess:
         if self._clock.monotonic() - self._trimmed_at >= TRIM_EVERY_S:
             self._trimmed_at = self._clock.monotonic()
             trim_heaps()
+            unmap_idle_library_pages()
         self._emit(
             IngestHealth(
                 t=self._clock.now(),
