@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from appliance.base import process_memory
 from appliance.base.process_memory import spare_what_stays
 
 # As a camera's decoder does it: pictures, and between them small things that outlive them.
@@ -160,6 +161,20 @@ def test_pages_of_libraries_leave_but_what_the_loader_wrote_stays(tmp_path: Path
     """Of each two MB; Python's own pages leave, too."""
     told = subprocess.run([sys.executable, "-c", LIBRARIES, str(tmp_path)], capture_output=True, text=True, check=True)
     assert float(told.stdout) > 2
+
+
+def test_library_pages_are_unmapped_often_after_the_start_and_then_every_five_minutes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    trims: list[int] = []
+    unmapped_at: list[int] = []
+    monkeypatch.setattr(process_memory, "trim_heaps", lambda: trims.append(len(trims) + 1))
+    monkeypatch.setattr(process_memory, "unmap_idle_library_pages", lambda: unmapped_at.append(trims[-1]))
+    trim = process_memory.MemoryTrimmer()
+    while len(trims) < 50:
+        trim()
+    assert unmapped_at == [1, 2, 4, 8, 16, 32, 48]
+    assert 300 <= 16 * process_memory.TRIM_EVERY_S <= 330
 
 
 # As answers and connections do it: each lives a while, and is held by nothing but itself when it is over.
