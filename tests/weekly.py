@@ -23,10 +23,6 @@ WEEKLY: dict[str, str] = {
     "system/test_network_switch.py::test_where_memory_is_short_ingest_is_started_anew_and_it_says_so":
         "without memory for two networks, in the same file; a process that is killed comes back with the networks of "
         "the pointers, in the same file",
-    # 15 s, and 200 kills in parts with it
-    "system/test_network_switch.py::test_kill_9_of_ingest_at_any_moment_of_a_switch_leaves_a_network_that_works[few]":
-        "a process that is killed comes back with the networks of the pointers, in the same file; "
-        "system/test_bundle_kill.py kills what writes the pointers",
     # 7 to 13 s each: other faults go the same way to a judgement
     "unit/test_canary.py::test_each_kind_of_broken_network_is_stopped[slow]": "[crash]; the gates, in the same file",
     "unit/test_canary.py::test_each_kind_of_broken_network_is_stopped[memory]": "[crash]; the gates, in the same file",
