@@ -150,6 +150,10 @@ def house(tmp_path: Path) -> Iterator[House]:
     site.close()
 
 
+# Reading pixels back, and contexts without service workers.
+_OUR_DOING = ("Canvas2D: Multiple readback", "Service Worker registration blocked by Playwright")
+
+
 @dataclass
 class Watched:
     """A page, and everything about it that must not happen."""
@@ -157,15 +161,19 @@ class Watched:
     page: playwright.Page
     faults: list[str] = field(default_factory=list)
 
-    def watch(self) -> None:
+    def listen(self) -> None:
+        """Hear of what the console has: also of what could not be loaded."""
         self.page.on("console", self._said)
         self.page.on("pageerror", lambda error: self.faults.append(str(error)))
+
+    def watch(self) -> None:
+        """Look at each request, too, which costs a tenth of a page."""
+        self.listen()
         self.page.on("response", lambda got: got.status >= 400 and self.faults.append(f"{got.status} {got.url}"))
         self.page.on("request", self._request)
 
     def _said(self, message: playwright.ConsoleMessage) -> None:
-        # Reading pixels back is the test's own doing.
-        if message.type in {"error", "warning"} and not message.text.startswith("Canvas2D: Multiple readback"):
+        if message.type in {"error", "warning"} and not message.text.startswith(_OUR_DOING):
             self.faults.append(message.text)
 
     def _request(self, request: playwright.Request) -> None:
@@ -189,8 +197,9 @@ _shared: list[playwright.BrowserContext] = []  # by many tests
 
 def _share(browser: playwright.Browser, *, has_touch: bool) -> playwright.BrowserContext:
     """A context for the pages of many tests, each of which has a port and so an origin of its own. For each context
-    Chromium starts a process, which is a third of a page's cost; one page stays, and with it the site's process."""
-    context = browser.new_context(has_touch=has_touch)
+    Chromium starts a process, which is a third of a page's cost; one page stays, and with it the site's process. No
+    site installs its service worker there, which is a tenth of it: tests of that have contexts of their own."""
+    context = browser.new_context(has_touch=has_touch, service_workers="block")
     _shared.append(context)
     kept = context.new_page()
     kept.route("**/*", lambda route: route.fulfill(body="", content_type="text/html"))

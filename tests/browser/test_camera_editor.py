@@ -6,12 +6,21 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from appliance.config import SiteConfig
-from appliance.dashboard.trial_store import TrialHead, TrialStore
+from appliance.dashboard.trial_store import (
+    LeftOut,
+    TrialHead,
+    TrialResult,
+    TrialStore,
+    TriedAlert,
+    TriedAlertPair,
+    TriedTotals,
+)
 from appliance.settings.settings_service import SettingsService
 from appliance.store.reviews import ReviewStore
 from appliance.types import Event
@@ -28,6 +37,7 @@ from playwright.sync_api import Locator, Page, Route, expect
 pytestmark = pytest.mark.browser
 
 CLIP = Path(__file__).parents[2] / "fixtures" / "clips" / "gate.mp4"
+TRIAL = "0" * 16
 JOB_MS = 200_000  # the job has the lowest priority
 
 FILE = """\
@@ -210,11 +220,8 @@ def test_a_zone_is_drawn_a_rule_told_tried_and_saved(page: Page, editing: Editin
     assert "hunter2" in editing.path.read_text(), "what was not shown was not touched"
 
 
-@pytest.mark.usefixtures("editor")
-def test_a_changed_rule_is_tried_on_the_recording(page: Page, editing: Editing) -> None:
-    width = page.viewport_size["width"]  # type: ignore[index]
-    t0 = editing.site.clock.now() - 14
-    editing.site.record_clip("gate", CLIP, t0, 9)  # a person comes in by the gate in the sixth second
+def try_on_the_recording(page: Page, t0: float) -> None:
+    """Ask for nothing, and then for a rule that reports only what is all but sure."""
     page.get_by_role("button", name="Try on the recording").click()
     page.locator("#wrong", has_text="Nothing is changed yet").wait_for()
     page.locator("#rules fieldset").first.get_by_label("score at least").fill("0.99")
@@ -223,6 +230,11 @@ def test_a_changed_rule_is_tried_on_the_recording(page: Page, editing: Editing) 
         "t => (document.getElementById('since').valueAsNumber = t * 1000 - new Date().getTimezoneOffset() * 6e4)", t0
     )
     page.get_by_role("button", name="Try on the recording").click()
+
+
+def see_and_delete_trial(page: Page) -> None:
+    """Follow the link to the trial until it is done: it lost the alert."""
+    width = page.viewport_size["width"]  # type: ignore[index]
     with page.expect_popup() as opened:
         page.get_by_role("link", name="See how far it is").click()
     trial = opened.value
@@ -235,7 +247,6 @@ def test_a_changed_rule_is_tried_on_the_recording(page: Page, editing: Editing) 
     trial.wait_for_function("() => document.querySelector('[data-change=missing] img').naturalWidth > 0")
     shot(trial, f"trial-{width}")
     assert trial.evaluate("document.documentElement.scrollWidth <= innerWidth"), "nothing is wider than the page"
-    assert editing.in_force == [], "nothing was saved"
     trial.get_by_role("link", name="All trials").click()
     trial.wait_for_url("**/trials")  # and until its script has run, which listens to the clicks
     shot(trial, f"trials-{width}")
@@ -245,12 +256,60 @@ def test_a_changed_rule_is_tried_on_the_recording(page: Page, editing: Editing) 
     trial.close()
 
 
+@pytest.mark.usefixtures("editor")
+def test_a_changed_rule_is_tried_on_the_recording(page: Page, editing: Editing) -> None:
+    t0 = editing.site.clock.now() - 14
+    editing.site.record_clip("gate", CLIP, t0, 9)  # a person comes in by the gate in the sixth second
+    try_on_the_recording(page, t0)
+    see_and_delete_trial(page)
+    assert editing.in_force == [], "nothing was saved"
+
+
+@pytest.mark.usefixtures("editor")
+def test_a_trial_is_asked_for_as_its_api_takes_it_seen_and_deleted(page: Page, editing: Editing) -> None:
+    """The trial itself was made before."""
+    t0 = editing.site.recorded[0].t_start
+    keep_trial(TrialStore(editing.site.root), t0)
+    asked: list[dict[str, Any]] = []
+
+    def take(route: Route) -> None:
+        asked.append(route.request.post_data_json)
+        route.fulfill(json={"page": f"/cameras/gate/trials/{TRIAL}"})
+
+    page.route("**/api/v1/cameras/gate/trials", take)
+    try_on_the_recording(page, t0)
+    see_and_delete_trial(page)
+    (body,) = asked
+    assert body["base"] == page.request.get(f"{editing.url}/api/v1/settings").json()["digest"]
+    ((path, rules),) = ((each["path"], each["value"]) for each in body["changes"])
+    assert path == ["cameras", "gate", "rules"]
+    assert rules[0]["score_min"] == 0.99
+    assert body["spans"][0]["t_start"] == pytest.approx(t0, abs=60)
+    assert editing.in_force == [], "nothing was saved"
+
+
+def keep_trial(store: TrialStore, t0: float) -> None:
+    before = TriedTotals(looks=40, tracks=1, events=1, alerts=1, questions=0)
+    alert = TriedAlert(
+        t_start=t0 + 3, t_end=t0 + 5, rules=("intruder",), labels=("person",), severity="alert", tracks=1, best_t=t0 + 4
+    )
+    result = TrialResult(
+        same=False, settings=(), models=("a", "a"), totals=(before, before.model_copy(update={"alerts": 0})),
+        events=[], tracks=[], missing=[], alerts=[TriedAlertPair(change="missing", before=alert, after=None)],
+        unread=[], left_out=LeftOut(alerts=0, events=0, tracks=0), replayed=1,
+    )  # fmt: skip
+    head = TrialHead(
+        id=TRIAL, camera="gate", began_t=t0, who="anna", why="", spans=[(t0, t0 + 8)], diff="-a\n+b", state="done"
+    )
+    store.put(head, result)
+
+
 @pytest.mark.parametrize("page", OWN_CLOCK[:1], indirect=True, ids=["desk"])
 def test_a_click_before_the_script_is_there_does_nothing_and_a_question_outlasts_a_refresh(
     page: Page, editing: Editing
 ) -> None:
     t0 = editing.site.clock.now()
-    head = TrialHead(id="0" * 16, camera="gate", began_t=t0, who="anna", why="", spans=[(t0 - 9, t0)], diff="")
+    head = TrialHead(id=TRIAL, camera="gate", began_t=t0, who="anna", why="", spans=[(t0 - 9, t0)], diff="")
     TrialStore(editing.site.root).put(head.model_copy(update={"state": "done"}))
     held: list[Route] = []
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from appliance.dashboard.stream_api import StreamHub
 from appliance.web.server import WebServer
 from tests.servers.rtsp import FaultyRtspServer, RtspServerThread
 from tests.support.camera_rig import CameraRig
+from tests.support.cpu_waits import CpuWaits
 from tests.support.dashboard_site import Site, config_of, running
 from tests.support.live_stream import KeptBySite
 from tests.support.numbered_footage import BITS
@@ -25,19 +27,24 @@ from tests.support.waiting import PATIENCE, until
 
 pytest.importorskip("playwright.sync_api", reason="the browser tests need the playwright package (dev extra)")
 from playwright.sync_api import BrowserContext, Page, expect
+from playwright.sync_api import TimeoutError as PlaywrightTimeout
 
 pytestmark = pytest.mark.browser
 
-# Of a stage: the number in the video's picture, how old it is, and where the leftmost box over it begins, in pictures.
-# It looks when a picture comes, after the page has drawn that picture's boxes: a busy page draws them late.
+# Of a stage: the number `n` of the video's picture, its time `t`, how old it is, for which moment boxes are drawn, and
+# where the leftmost of these begins, in pictures. It looks when a picture comes, after the page has drawn the picture's
+# boxes. On a busy machine the video shows a later one by then, and its clock is further still: so the time is that of
+# the picture that is read, and the boxes are those of the picture that the page was told of.
 LOOK = """async ([selector, bits]) => {
   const stage = document.querySelector(selector), video = stage.querySelector("video");
-  await new Promise((drawn) => video.requestVideoFrameCallback(drawn));
-  const behind = Date.now() / 1000 - video.currentTime;
+  const [boxesOf, frame] = await new Promise((done) => video.requestVideoFrameCallback(
+    (_, told) => done([told.mediaTime, new VideoFrame(video)])));
+  const t = frame.timestamp / 1e6, behind = Date.now() / 1000 - t;
   const copy = document.createElement("canvas");
   [copy.width, copy.height] = [video.videoWidth, video.videoHeight];
   const pen = copy.getContext("2d", {willReadFrequently: true});
-  pen.drawImage(video, 0, 0);
+  pen.drawImage(frame, 0, 0);
+  frame.close();
   let n = 0;
   for (let bit = 0; bit < bits; bit++) {
     const x = Math.floor((bit + 0.5) * copy.width / bits);
@@ -48,8 +55,12 @@ LOOK = """async ([selector, bits]) => {
   const row = over.getContext("2d").getImageData(0, over.height * 0.15, over.width, 1).data;
   let x = 0;
   while (x < over.width && !row[4 * x + 3]) x++;
-  return {n, behind, t: video.currentTime, box: x < over.width ? 1000 * (x + 2 - left) / wide : -1};
+  return {n, t, behind, boxesOf, box: x < over.width ? 1000 * (x + 2 - left) / wide : -1};
 }"""
+
+
+BEHIND_S_MAX = 1.5
+ROUNDS_MAX = 4  # of twelve looks
 
 
 @dataclass
@@ -96,28 +107,51 @@ def playing(page: Page, where: str = ".stage") -> None:
     expect(page.locator(f"{where}.playing")).to_be_visible(timeout=60_000 * PATIENCE)
 
 
-def test_a_camera_plays_close_to_now_with_its_boxes(live: LiveHouse, capsys: pytest.CaptureFixture[str]) -> None:
-    page = live.open("/cameras/gate")
-    playing(page)
-    expect(page.locator(".mode")).to_have_text("Live")
-    page.wait_for_function("() => Date.now() / 1000 - document.querySelector('.stage video').currentTime < 1.5")
-    looks = []
+def twelve_looks(page: Page) -> list[dict[str, float]]:
+    looks: list[dict[str, float]] = []
     for _ in range(12):
         before = looks[-1]["t"] if looks else 0
         page.wait_for_function("(t) => document.querySelector('.stage video').currentTime > t + 0.3", arg=before)
         looks.append(page.evaluate(LOOK, [".stage", BITS]))
-    settled = sorted(each["behind"] for each in looks)
+    return looks
+
+
+def wrong_in(looks: Sequence[Mapping[str, float]]) -> list[str]:
+    """What does not fit in them; the film has 20 pictures a second, and begins again after 400."""
+    wrong = []
+    behind = sorted(each["behind"] for each in looks)
+    if behind[0] >= BEHIND_S_MAX or behind[len(behind) // 2] >= BEHIND_S_MAX * PATIENCE:
+        wrong.append(f"it plays late: {behind}")
+    steps = [(b["n"] - a["n"] - 20 * (b["t"] - a["t"]) + 200) % 400 - 200 for a, b in itertools.pairwise(looks)]
+    if max(map(abs, steps)) >= 2:
+        wrong.append(f"what is seen moves otherwise than the camera's clock: {steps}")
+    ours = [(each["box"], each["n"] + 20 * (each["boxesOf"] - each["t"])) for each in looks]
+    off = sorted(abs(box - n) for box, n in ours if box >= 0 and 20 < n < 380)
+    if len(off) < 3:
+        wrong.append(f"there are hardly boxes: {ours}")
+    elif off[len(off) // 2] >= 6 or off[len(off) * 3 // 4] >= 12:  # 0.3 s; one that the machine held up, 0.6 s
+        wrong.append(f"boxes are those of another picture: {off}")
+    return wrong
+
+
+@pytest.mark.timeout(900)
+def test_a_camera_plays_close_to_now_with_its_boxes(live: LiveHouse, capsys: pytest.CaptureFixture[str]) -> None:
+    """Looked at again where other work had most of the CPU time meanwhile, a few times at most."""
+    page = live.open("/cameras/gate")
+    playing(page)
+    expect(page.locator(".mode")).to_have_text("Live")
+    close = "(most) => Date.now() / 1000 - document.querySelector('.stage video').currentTime < most"
+    for _ in range(ROUNDS_MAX):
+        before = CpuWaits.now()
+        with contextlib.suppress(PlaywrightTimeout):  # what it plays then is looked at, too
+            page.wait_for_function(close, arg=BEHIND_S_MAX, timeout=30_000)
+        looks = twelve_looks(page)
+        if not (wrong := wrong_in(looks)) or not CpuWaits.now().starved_since(before):
+            break
+    late = sorted(each["behind"] for each in looks)
     with capsys.disabled():
-        print(f"\nlive page: {settled[0]:.2f} to {settled[-1]:.2f} s behind the camera")
-    assert settled[len(settled) // 2] < 1.5 * PATIENCE
-    steps = [(b["n"] - a["n"]) % 400 - 20 * (b["t"] - a["t"]) for a, b in itertools.pairwise(looks)]
-    assert all(abs(each) < 6 for each in steps), "what is seen moves as the camera's clock does"
-    boxed = [each for each in looks if each["box"] >= 0 and 20 < each["n"] < 380]  # the film begins again after 400
-    assert len(boxed) >= 3
-    off = [each["box"] - each["n"] for each in boxed]
-    by_size = sorted(map(abs, off))
-    assert by_size[len(off) // 2] < 6, f"boxes are those of the picture, within 0.3 s: {off}"
-    assert by_size[len(off) * 3 // 4] < 12, f"one that the machine held up apart, all within 0.6 s: {off}"
+        print(f"\nlive page: {late[0]:.2f} to {late[-1]:.2f} s behind the camera")
+    assert not wrong
     shot(page, "live-camera")
 
 

@@ -46,8 +46,9 @@ class Held:
         route.fulfill(response=answer)
 
 
-def test_the_answer_that_was_asked_for_last_stands_whichever_comes_first(visit: Visit) -> None:
-    shown = visit("/alerts/walker").evaluate("""async () => {
+def test_the_answer_that_was_asked_for_last_stands_and_keeps_focus_and_place(visit: Visit) -> None:
+    page = visit("/alerts/walker")
+    shown = page.evaluate("""async () => {
         const { reload, swap } = await import("/static/page.js");
         const [first, second] = [await reload(), await reload()];
         first.querySelector("#about h2").textContent = "old";
@@ -57,10 +58,7 @@ def test_the_answer_that_was_asked_for_last_stands_whichever_comes_first(visit: 
         return document.querySelector("#about h2").textContent;
     }""")
     assert shown == "new"
-
-
-def test_a_part_that_is_replaced_keeps_its_focus_and_where_it_is_scrolled_to(visit: Visit) -> None:
-    found = visit("/alerts/walker").evaluate("""async () => {
+    found = page.evaluate("""async () => {
         const { reload, swap } = await import("/static/page.js");
         const part = document.getElementById("verdict");
         Object.assign(part.style, { maxHeight: "60px", overflow: "auto" });

@@ -31,7 +31,9 @@ def reviews(house: House) -> dict[str, str | None]:
     return {row.alert.id: row.reviewed.review for row in house.site.alerts.page()}
 
 
-def test_several_are_chosen_by_mouse_and_reviewed_at_once_everywhere(visit: Visit, five: House) -> None:
+def test_several_are_chosen_by_mouse_reviewed_at_once_deleted_and_taken_back_everywhere(
+    visit: Visit, five: House
+) -> None:
     page, other = visit("/"), visit("/")
     live(page)
     live(other)
@@ -45,6 +47,21 @@ def test_several_are_chosen_by_mouse_and_reviewed_at_once_everywhere(visit: Visi
             expect(each.locator(f"#a-{name} .review")).to_have_text("False alarm")
     expect(page.locator("#bulk")).to_be_hidden()
     assert reviews(five) == {"a3": "false_alarm", "a2": "false_alarm", "a1": "false_alarm", "a0": None, "walker": None}
+    page.locator("#a-a3 .pick input").check()
+    page.locator("#a-a1 .pick input").check()
+    page.locator("#bulk summary").click()
+    page.locator("#bulk input[name=reason]").fill("leaves")
+    page.keyboard.press("Enter")
+    for each in (page, other):
+        expect(each.locator("#a-a3")).to_have_count(0)
+        expect(each.locator("#a-a1")).to_have_count(0)
+        expect(each.locator("#a-a2")).to_be_visible()
+    assert five.site.alerts.get("a1").row.reviewed.deleted_why == "leaves"  # type: ignore[union-attr]
+    expect(page.locator("#undo")).to_contain_text("2 deleted")
+    page.locator("#undo button").click()
+    for each in (page, other):
+        expect(each.locator("#a-a3")).to_be_visible()
+        expect(each.locator("#a-a1")).to_be_visible()
 
 
 @pytest.mark.parametrize("width", [390, 1280])
@@ -63,15 +80,10 @@ def test_by_keys_alone(visit: Visit, five: House, width: int) -> None:
     expect(page.locator("#bulk")).to_be_hidden()
     page.keyboard.press("f")  # of the card that has the focus
     expect(page.locator("#a-a1 .review")).to_have_text("False alarm")
-
-
-def test_a_choice_outlasts_a_change_of_the_card(visit: Visit, five: House) -> None:
-    page = visit("/")
-    live(page)
     page.locator("#a-a0 .pick input").check()
     ReviewStore(five.site.db).review(["a0"], "reviewed", five.t0)
     expect(page.locator("#a-a0 .review")).to_have_text("Reviewed")
-    expect(page.locator("#a-a0 .pick input")).to_be_checked()
+    expect(page.locator("#a-a0 .pick input")).to_be_checked()  # the choice outlasts a change of the card
 
 
 def test_what_is_searched_for_is_a_link_and_stays_live(visit: Visit, five: House) -> None:
@@ -135,27 +147,6 @@ def test_a_note_is_written_and_is_on_the_card(visit: Visit, five: House) -> None
     page.locator("#note-text").fill("the postman")
 
 
-def test_several_are_deleted_with_a_reason_and_taken_back(visit: Visit, five: House) -> None:
-    page, other = visit("/"), visit("/")
-    live(page)
-    live(other)
-    page.locator("#a-a3 .pick input").check()
-    page.locator("#a-a1 .pick input").check()
-    page.locator("#bulk summary").click()
-    page.locator("#bulk input[name=reason]").fill("leaves")
-    page.keyboard.press("Enter")
-    for each in (page, other):
-        expect(each.locator("#a-a3")).to_have_count(0)
-        expect(each.locator("#a-a1")).to_have_count(0)
-        expect(each.locator("#a-a2")).to_be_visible()
-    assert five.site.alerts.get("a1").row.reviewed.deleted_why == "leaves"  # type: ignore[union-attr]
-    expect(page.locator("#undo")).to_contain_text("2 deleted")
-    page.locator("#undo button").click()
-    for each in (page, other):
-        expect(each.locator("#a-a3")).to_be_visible()
-        expect(each.locator("#a-a1")).to_be_visible()
-
-
 @pytest.mark.parametrize("width", [390, 1280])
 def test_the_alert_of_a_page_is_deleted_and_taken_back(visit: Visit, five: House, width: int) -> None:
     page = visit("/alerts/walker", width=width)
@@ -188,7 +179,9 @@ def test_a_folded_event_seeks_the_clip(visit: Visit, five: House) -> None:
     expect(page.locator("#more-tracks")).to_be_hidden()
 
 
-def test_the_clip_plays_while_a_mouse_rests_on_its_card(visit: Visit, five: House) -> None:
+def test_the_clip_plays_while_a_mouse_rests_on_its_card_unless_one_wants_little_motion(
+    visit: Visit, five: House
+) -> None:
     page = visit("/")
     live(page)
     asked: list[str] = []
@@ -203,12 +196,8 @@ def test_the_clip_plays_while_a_mouse_rests_on_its_card(visit: Visit, five: Hous
     expect(page.locator("#a-walker video")).to_have_count(1)
     page.keyboard.press("p")
     expect(page.locator("video")).to_have_count(0)
-
-
-def test_nothing_moves_for_who_wants_little_motion(visit: Visit, five: House) -> None:
-    page = visit("/")
     page.emulate_media(reduced_motion="reduce")
-    live(page)
+    page.locator("#a-a0 .words").hover()
     page.locator("#a-walker .words").hover()
     page.wait_for_timeout(800)
     expect(page.locator("video")).to_have_count(0)

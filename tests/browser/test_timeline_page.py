@@ -95,7 +95,7 @@ def test_it_plays_over_the_end_of_a_file_and_stops_at_the_end(page: Page, house:
     picture_is_of(page, house.t0 + 15.9)
 
 
-def test_keys_do_all_of_it(page: Page, house: House) -> None:
+def test_keys_do_all_of_it_and_a_link_opens_at_the_moment(page: Page, house: House, visit: Visit) -> None:
     strip = page.get_by_role("slider", name="gate: time of the day")
     page.keyboard.press("k")
     picture_is_of(page, house.t0 + 9)
@@ -113,6 +113,15 @@ def test_keys_do_all_of_it(page: Page, house: House) -> None:
     page.locator(".stage:not([data-shows=picture])").wait_for()
     strip.press("Space")
     expect(page.locator(".stage")).to_have_attribute("data-shows", "picture")
+    page.keyboard.press("Home")
+    picture_is_of(page, house.t0)
+    page.keyboard.press("k")
+    picture_is_of(page, house.t0 + 3)
+    page.get_by_role("button", name="Link to this moment").click()
+    link = page.locator("#link input").input_value()
+    assert link == f"{house.url}/cameras/gate/timeline?t={house.t0 + 3:.1f}"
+    other = visit(link.removeprefix(house.url))
+    picture_is_of(other, house.t0 + 3)
 
 
 def test_a_span_is_cut_and_downloaded(page: Page, house: House, tmp_path: Path) -> None:
@@ -130,15 +139,6 @@ def test_a_span_is_cut_and_downloaded(page: Page, house: House, tmp_path: Path) 
         assert 60 <= sum(1 for _ in opened.decode(video=0)) <= 72
 
 
-def test_the_link_to_a_moment_opens_there(page: Page, house: House, visit: Visit) -> None:
-    page.keyboard.press("k")
-    page.get_by_role("button", name="Link to this moment").click()
-    link = page.locator("#link input").input_value()
-    assert link == f"{house.url}/cameras/gate/timeline?t={house.t0 + 9:.1f}"
-    other = visit(link.removeprefix(house.url))
-    picture_is_of(other, house.t0 + 9)
-
-
 def test_the_day_is_told_in_words_too(page: Page, house: House) -> None:
     rows = page.locator("#happened li")
     told = rows.all_inner_texts()
@@ -151,10 +151,17 @@ def test_the_day_is_told_in_words_too(page: Page, house: House) -> None:
     expect(page.get_by_role("button", name="The day after")).to_be_enabled()
 
 
-def test_the_site_has_a_strip_for_every_camera(visit: Visit, house: House) -> None:
+def test_the_site_has_a_strip_for_every_camera_which_is_fetched_alone(visit: Visit, house: House) -> None:
     house.site.raise_alert("early", house.t0 + 1, seconds=1.0)
     page = visit("/timeline")
     page.locator("#timeline[data-loaded]").wait_for()
+    page.locator("#pulse[data-state=live]").wait_for()
+    asked: list[str] = []
+    page.on("request", lambda each: asked.append(each.url) if "/timeline?from=" in each.url else None)
+    with page.expect_response(lambda each: "/cameras/gate/timeline?from=" in each.url):
+        house.site.raise_alert("third", house.t0 + 6, seconds=1.0)
+    page.wait_for_timeout(100)
+    assert [url for url in asked if "/cameras/gate/" not in url] == []
     expect(page.locator("#who")).to_have_text("dock")
     page.keyboard.press("j")
     expect(page.locator("#who")).to_have_text("gate")
@@ -163,18 +170,6 @@ def test_the_site_has_a_strip_for_every_camera(visit: Visit, house: House) -> No
     assert here.get_attribute("aria-current") == "page"
     page.get_by_role("link", name="dock").click()
     page.wait_for_url("**/cameras/dock/timeline")
-
-
-def test_what_happens_at_one_camera_has_its_strip_alone_fetched_again(visit: Visit, house: House) -> None:
-    opened = visit("/timeline")
-    opened.locator("#timeline[data-loaded]").wait_for()
-    opened.locator("#pulse[data-state=live]").wait_for()
-    asked: list[str] = []
-    opened.on("request", lambda each: asked.append(each.url) if "/timeline?from=" in each.url else None)
-    with opened.expect_response(lambda each: "/cameras/gate/timeline?from=" in each.url):
-        house.site.raise_alert("third", house.t0 + 6, seconds=1.0)
-    opened.wait_for_timeout(100)
-    assert [url for url in asked if "/cameras/gate/" not in url] == []
 
 
 def test_other_pages_lead_to_the_moment(visit: Visit, house: House) -> None:

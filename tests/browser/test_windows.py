@@ -15,7 +15,7 @@ pytestmark = pytest.mark.browser
 CONNECTIONS_MAX = 3  # a browser has six to one host, and pages want pictures as well
 
 
-@pytest.mark.parametrize("windows", [7, pytest.param(12, marks=pytest.mark.slow)])  # more than there are connections
+@pytest.mark.parametrize("windows", [3, 7, pytest.param(12, marks=pytest.mark.slow)])  # 7: more than connections
 def test_windows_play_and_hear_of_changes_over_three_connections(
     live: LiveHouse,  # noqa: F811
     browser: Browser,
@@ -27,7 +27,7 @@ def test_windows_play_and_hear_of_changes_over_three_connections(
         page = context.new_page()
         page.goto(f"{live.url}/cameras/gate", wait_until="domcontentloaded", timeout=60_000 * PATIENCE)
         pages.append(page)
-    for page in (pages[0], pages[4], pages[-1]):
+    for page in (pages[0], pages[len(pages) // 2], pages[-1]):
         playing(page)
         expect(page.locator("#pulse")).to_have_attribute("data-state", "live")
     hub, feeds = live.streams
