@@ -90,7 +90,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     ),
 }  # fmt: skip
 # What the worker in the cloud may use of the appliance, indirectly too: the wire, the detector, plain parts.
-WORKER_MAY_USE = {"base", "broker", "bundle", "detect", "sandbox", "types", "version", "web", "wire"}
+WORKER_MAY_USE = {"base", "broker", "bundle", "detect", "sandbox", "types", "web", "wire"}
 
 
 # Modules that know the whole site file. Every other part takes the sections or values that it reads.
