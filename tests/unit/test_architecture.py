@@ -42,7 +42,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "h11": ("appliance.web.server",),
     "hailo_platform": ("appliance.detect.hailo_helper",),
     "httpx": (
-        "appliance.bundle", "appliance.detect.model_download", "appliance.notify.http_sender",
+        "appliance.bundle", "appliance.notify.http_sender",
         "appliance.onvif.soap_client", "cloud_worker.openai_vlm",
     ),
     "itsdangerous": ("appliance.web.auth",),
