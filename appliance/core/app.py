@@ -23,11 +23,11 @@ from appliance.base.library_telemetry import remove_identifiers
 from appliance.base.process_memory import (
     CORE_MMAP_THRESHOLD_BYTES,
     TRIM_EVERY_S,
+    MemoryTrimmer,
     free_import_leftovers,
     hold_little,
     share_methods,
     spare_what_stays,
-    trim_heaps,
 )
 from appliance.base.telemetry import LogRing
 from appliance.base.threads import Service, ServiceGroup, ServiceRestarts, periodic_service
@@ -187,7 +187,9 @@ class Appliance:
         meter = periodic_service(
             "meter", METER_EVERY_S, partial(_flush_meter, lasting.stores.meter, lasting.clock), lasting.clock
         )
-        memory = periodic_service("memory", TRIM_EVERY_S, partial(_give_memory_back, lasting.db), lasting.clock)
+        memory = periodic_service(
+            "memory", TRIM_EVERY_S, partial(_give_memory_back, lasting.db, MemoryTrimmer()), lasting.clock
+        )
         sensors = periodic_service("sensors", READ_EVERY_S, lasting.monitor.run_once, lasting.clock)
         disk = periodic_service("disk", READ_EVERY_S, lasting.disk.run_once, lasting.clock)
         networks = Service("networks", lasting.networks.run, lasting.networks.stop)
@@ -441,10 +443,10 @@ def _flush_meter(meter: Meter, clock: Clock) -> None:
     meter.flush(local_day(clock.now()))
 
 
-def _give_memory_back(db: Database) -> None:
+def _give_memory_back(db: Database, trim_memory: MemoryTrimmer) -> None:
     db.readers.close_spare()
     linecache.clearcache()  # FastAPI reads the source file of each page's function at its first request, for tracebacks
-    trim_heaps()
+    trim_memory()
 
 
 def _keep_from_others(root: Path) -> None:

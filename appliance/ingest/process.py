@@ -22,7 +22,7 @@ from appliance.analysis.session_tracks import ObjectTracker
 from appliance.base.clock import Clock
 from appliance.base.json_lines import first_problem
 from appliance.base.local_files import live_memory
-from appliance.base.process_memory import TRIM_EVERY_S, trim_heaps
+from appliance.base.process_memory import TRIM_EVERY_S, MemoryTrimmer, trim_heaps
 from appliance.detect.detector import ObjectDetector, VariableInput, fallback_reason, load, prefer_labels
 from appliance.health.tamper_detector import TamperDetector
 from appliance.health.watchdog import ApplianceWatchdog, CameraWatchdog, DetectorActivity
@@ -114,7 +114,7 @@ class IngestProcess:
         self._stop = threading.Event()
         self._wake_worker = threading.Event()
         self._finder = SocketFinder()
-        self._trimmed_at = clock.monotonic()
+        self._trim_memory, self._trimmed_at = MemoryTrimmer(), clock.monotonic()
         self._shedding_asked = self._shedding_applied = ShedLoadCommand()
         clear_substreams(Path(self._storage.dir))
         self._live_memory = live_memory(Path(self._storage.dir))
@@ -315,7 +315,7 @@ class IngestProcess:
             camera.parked.tick()
         if self._clock.monotonic() - self._trimmed_at >= TRIM_EVERY_S:
             self._trimmed_at = self._clock.monotonic()
-            trim_heaps()
+            self._trim_memory()
         self._emit(
             IngestHealth(
                 t=self._clock.now(),

@@ -6,9 +6,11 @@ import gc
 import platform
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from appliance.base import process_memory
 from appliance.base.process_memory import spare_what_stays
 
 # As a camera's decoder does it: pictures, and between them small things that outlive them.
@@ -120,6 +122,59 @@ thread.join()
 def test_holes_in_the_heap_of_a_thread_are_given_back() -> None:
     told = subprocess.run([sys.executable, "-c", PLANES], capture_output=True, text=True, check=True)
     assert float(told.stdout) > 30, "46 MB of planes, and 0.4 MB that stay"
+
+
+# One library whose start the loader wrote to before it forbade writing, and one as it is in its file; both are read.
+LIBRARIES = """
+import ctypes, mmap, sys
+from pathlib import Path
+from appliance.base import process_memory
+
+libc, size = ctypes.CDLL(None), 2 * process_memory.LIBRARY_BYTES_MIN
+kept = []
+
+def mapped(name, written):
+    path = Path(sys.argv[1], name)
+    path.write_bytes(b"." * size)
+    with open(path, "r+b") as file:
+        kept.append(mmap.mmap(file.fileno(), size, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE))
+    if written:
+        kept[-1][:7] = written
+    start = ctypes.addressof(ctypes.c_char.from_buffer(kept[-1]))
+    assert libc.mprotect(ctypes.c_void_p(start), ctypes.c_size_t(size), mmap.PROT_READ) == 0
+    return lambda: ctypes.string_at(start, size)
+
+def resident_mb():
+    return sum(int(line.split()[1]) for line in open("/proc/self/smaps_rollup") if line.startswith("Rss:")) / 1024
+
+relocated, plain = mapped("relocated.so", b"written"), mapped("plain.so", b"")
+assert relocated()[:8] == b"written." and plain() == b"." * size
+before = resident_mb()
+process_memory.unmap_idle_library_pages()
+print(before - resident_mb())
+assert relocated()[:8] == b"written." and plain() == b"." * size
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="only Linux tells a process its mappings")
+def test_pages_of_libraries_leave_but_what_the_loader_wrote_stays(tmp_path: Path) -> None:
+    """Of each two MB; Python's own pages leave, too."""
+    told = subprocess.run([sys.executable, "-c", LIBRARIES, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert float(told.stdout) > 2
+
+
+def test_library_pages_are_unmapped_often_after_the_start_and_then_every_five_minutes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    trims: list[int] = []
+    unmapped_at: list[int] = []
+    monkeypatch.setattr(process_memory, "trim_heaps", lambda: trims.append(len(trims) + 1))
+    monkeypatch.setattr(process_memory, "unmap_idle_library_pages", lambda: unmapped_at.append(trims[-1]))
+    trim = process_memory.MemoryTrimmer()
+    while len(trims) < 50:
+        trim()
+    assert unmapped_at == [1, 2, 4, 8, 16, 32, 48]
+    assert 300 <= 16 * process_memory.TRIM_EVERY_S <= 330
 
 
 # As answers and connections do it: each lives a while, and is held by nothing but itself when it is over.

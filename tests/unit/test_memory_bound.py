@@ -200,7 +200,7 @@ def test_the_motion_gate_loads_no_masked_arrays() -> None:
 def test_the_lines_of_source_files_that_fastapi_reads_are_forgotten() -> None:
     """Of each page's function, for tracebacks, which read them again: 0.3 MB after ten pages."""
     assert linecache.getline(str(Path(__file__)), 1)
-    app._give_memory_back(SimpleNamespace(readers=SimpleNamespace(close_spare=lambda: None)))
+    app._give_memory_back(SimpleNamespace(readers=SimpleNamespace(close_spare=lambda: None)), lambda: None)
     assert not linecache.cache
 
 
