@@ -291,7 +291,7 @@ def test_only_a_page_and_an_api_serve_and_each_serves_one_kind() -> None:
 def test_few_modules_lie_beside_the_packages() -> None:
     """Each of the six has a reason of its own: a new module belongs into a package."""
     loose = sorted(path.stem for path in (ROOT / "appliance").glob("*.py"))
-    assert loose == ["__init__", "__main__", "upgrade", "version", "wire"]
+    assert loose == ["__init__", "__main__", "upgrade", "wire"]
 
 
 def test_the_package_list_fits_on_a_screen() -> None:
