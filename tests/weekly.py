@@ -11,6 +11,9 @@ WEEKLY: dict[str, str] = {
     # 30 s, where PyTorch is; `make test-train` runs it as well
     "unit/test_train_remote.py::test_slices_on_machines_that_forget_end_as_one_run_does":
         "unit/test_train_network.py, a killed run goes on to the same bytes; the parts that are carried, in this file",
+    # 25 s of an empty cache, half of it for the arithmetic of the renderer, which no appliance runs
+    "unit/test_architecture.py::test_the_checks_of_make_lint_pass[types_of_tools]":
+        "[types]: appliance and worker; `make lint` checks models, benchmarks and fixtures with them",
     # 28 s: the limit of a call without end is one mechanism for all children
     "unit/test_canary.py::test_each_kind_of_broken_network_is_stopped[hang]": "unit/test_sandbox.py",
     "system/test_network_switch.py::test_a_network_that_does_not_come_up_is_put_in_quarantine_and_nothing_else_happens"
@@ -54,6 +57,8 @@ WEEKLY: dict[str, str] = {
         "the plugin as it is installed, and the conditions without pytest",
     "replay/test_own_network.py::test_confirms_nothing_in_a_still_frame[yard]": "[gate]",
     "replay/test_own_network.py::test_finds_rendered_persons_as_well_as_recorded[yard]": "[gate]",
+    "replay/test_keep.py::test_a_right_alert_is_kept_and_comes_again[0]":
+        "[2]; without its recording the same alert passes, in the same file",
     "replay/test_keep_start.py::test_every_alert_of_the_demo_passes_under_the_settings_it_was_kept_with[yard]":
         "replay/test_keep.py keeps each alert of the other clip, and each passes",
     "replay/test_keep_start.py::test_every_alert_of_the_demo_passes_under_the_settings_it_was_kept_with[gate]":
@@ -174,7 +179,9 @@ WEEKLY: dict[str, str] = {
     "replay/test_work_counts.py::test_a_clip_costs_no_more_work_than_it_did[gate-thrifty]":
         "[gate-normal]; unit/test_keyframe_policy.py counts what `thrifty` decodes",
     "replay/test_pets_accuracy.py::test_finds_persons_as_well_as_recorded[vedette-nano-int8]":
-        "[vedette-nano]; replay/test_family.py in integers",
+        "the persons followed, in the same file; replay/test_family.py in integers",
+    "replay/test_pets_accuracy.py::test_finds_persons_as_well_as_recorded[vedette-nano]":
+        "the persons followed: the same network on the same footage, with the number of boxes and MOTA",
     "contract/test_detectors.py::test_agrees_with_the_reference_on_real_frames[deimv2-femto]":
         "the other heads; this one by [onnx-tiny-detr], and on real footage contract/test_engines.py [femto]",
     "system/test_camera_variables.py::test_a_stream_that_names_a_variable_is_not_offered[False]": "[True]",
@@ -194,6 +201,16 @@ WEEKLY: dict[str, str] = {
     "unit/test_tamper_detector.py::test_ordinary_footage_has_no_fault[yard]": "[gate]; real footage, in the same file",
     "unit/test_motion_gate.py::test_weather_raises_the_bar_and_never_closes_the_gate[rain]": "[heavy]",
     "unit/test_motion_gate.py::test_weather_raises_the_bar_and_never_closes_the_gate[insects]": "[heavy] and [snow]",
+    "unit/test_motion_gate.py::test_somebody_tiny_and_far_away_is_a_reason_whatever_the_resolution[1280-720]":
+        "[1920-1080] and [768-576]",
+    "unit/test_motion_gate.py::test_an_exposure_step_is_a_change_of_the_whole_and_learnt_within_two_seconds[0.75]":
+        "[1.35], as small a step",
+    "unit/test_motion_gate.py::test_an_exposure_step_is_a_change_of_the_whole_and_learnt_within_two_seconds[1.8]":
+        "[0.5], as large a step",
+    "unit/test_tamper_detector.py::test_a_covered_lens_is_noticed[gate-covered]": "[yard-covered]",
+    "unit/test_tamper_detector.py::test_a_covered_lens_is_noticed[gate-out_of_focus]": "[yard-out_of_focus]",
+    "system/test_nothing_leaves.py::test_what_is_planted_is_found_also_in_a_child_of_a_child[a datagram]":
+        "[another resolver], a datagram too",
     "unit/test_frame_selector.py::test_while_something_moves_frames_are_due_at_fps[25-5-5]": "[30-5-5]",
     "unit/test_frame_selector.py::test_while_something_moves_frames_are_due_at_fps[10-5-5]": "[12.5-5-4.5], [5-5-5]",
     # 0.3 to 11 s each, without Chromium, which takes as much again: another size of the same page, another kind of the

@@ -6,6 +6,7 @@ contract/test_hostile_media.py try without processes.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -33,14 +34,19 @@ def test_some_hundred_tries_find_nothing(tmp_path: Path, size: Size) -> None:
     assert parts["sockets"].answers["silent"] == size.idle
 
 
+@pytest.fixture(scope="module")
+def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    with furnished(tmp_path_factory.mktemp("site"), {}, config=config_of(token="correct horse")) as url:
+        yield urlsplit(url).port or 0
+
+
 @pytest.mark.parametrize(
     "path", ["/api/v1/system/diagnostics.zip", "/fragments/health/0", "/api/v1/cameras", "/api/v1/stream"]
 )
-def test_an_answer_on_a_connection_that_is_kept_is_no_hang(tmp_path: Path, path: str) -> None:
+def test_an_answer_on_a_connection_that_is_kept_is_no_hang(port: int, path: str) -> None:
     """A folded header behind `Connection: close` makes it another value; each kind of answer ends."""
-    with furnished(tmp_path, {}, config=config_of(token="correct horse")) as url:
-        head = f"GET {path} HTTP/1.1\r\nAuthorization: Bearer correct horse\r\nHost: 127.0.0.1\r\nConnection: close"
-        answer = exchange(urlsplit(url).port or 0, f"{head}\r\n : x\r\n\r\n".encode())
+    head = f"GET {path} HTTP/1.1\r\nAuthorization: Bearer correct horse\r\nHost: 127.0.0.1\r\nConnection: close"
+    answer = exchange(port, f"{head}\r\n : x\r\n\r\n".encode())
     assert answer.startswith(b"HTTP/1.1 20")
     assert b"connection: close" not in answer.lower()
 

@@ -88,6 +88,15 @@ def running(tmp_path: Path) -> Iterator[Running]:
     assert made.code == 0, "no service failed"
 
 
+@pytest.fixture(scope="module")
+def lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """An appliance that several tests share: each leaves the settings as they were, the last one alone does not."""
+    made = Running(tmp_path_factory.mktemp("lasting"))
+    yield made
+    made.end()
+    assert made.code == 0, "no service failed"
+
+
 def test_what_changes_is_in_force_within_seconds_and_what_does_not_is_not_touched(running: Running) -> None:
     until(lambda: running.is_live("gate"), 40)
     gate = running.camera("gate")
@@ -111,14 +120,6 @@ def test_what_changes_is_in_force_within_seconds_and_what_does_not_is_not_touche
     assert [version.who for version in running.settings.versions.all()][:2] == ["anna", "anna"]
 
 
-def test_the_detection_process_is_started_anew_for_other_detector_settings(running: Running) -> None:
-    until(lambda: running.is_live("gate"), 40)
-    before = running.camera("gate")
-    assert before is not None
-    running.change("detector", to={**UNMEASURED, "score_min": 0.2})
-    until(lambda: running.is_live("gate") and running.camera("gate").run != before.run, 60)  # type: ignore[union-attr]
-
-
 def test_a_camera_on_a_port_of_its_own_is_reached_by_a_new_process_and_the_next_one_there_by_the_same(
     running: Running, tmp_path: Path
 ) -> None:
@@ -137,7 +138,8 @@ def test_a_camera_on_a_port_of_its_own_is_reached_by_a_new_process_and_the_next_
         assert running.camera("gate").run == anew.run  # type: ignore[union-attr]
 
 
-def test_what_cannot_be_put_in_force_changes_nothing(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_put_in_force_changes_nothing(lasting: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    running = lasting
     text = running.path.read_text()
     with pytest.raises(ConfigError, match="must begin with rtsp"):
         running.change("cameras", "gate", "url", to="http://x")
@@ -187,7 +189,8 @@ def test_a_network_that_is_lost_later_leaves_the_cameras_recorded(tmp_path: Path
     assert running.code == 0
 
 
-def test_an_edit_by_hand_is_noticed_and_offered_and_can_be_undone(running: Running) -> None:
+def test_an_edit_by_hand_is_noticed_and_offered_and_can_be_undone(lasting: Running) -> None:
+    running = lasting
     text = running.path.read_text()
     assert not running.settings.status().edited
     running.path.write_text(text.replace("port: 0", "port: 0\nalerts: {merge_s: 2}"))
@@ -208,3 +211,12 @@ def test_an_edit_by_hand_is_noticed_and_offered_and_can_be_undone(running: Runni
     running.settings.restore(first.number, running.settings.status().digest, "anna")
     assert running.path.read_text() == text
     assert running.appliance.config.alerts.merge_s == 8
+
+
+def test_the_detection_process_is_started_anew_for_other_detector_settings(lasting: Running) -> None:
+    running = lasting
+    until(lambda: running.is_live("gate"), 40)
+    before = running.camera("gate")
+    assert before is not None
+    running.change("detector", to={**UNMEASURED, "score_min": 0.2})
+    until(lambda: running.is_live("gate") and running.camera("gate").run != before.run, 60)  # type: ignore[union-attr]

@@ -222,8 +222,14 @@ def test_the_cloud_worker_sees_the_wire_and_the_detector_and_nothing_else_of_the
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "command",
-    [["ruff", "check", "."], ["ruff", "format", "--check", "."], ["mypy"], ["lint-imports"]],
-    ids=["lint", "format", "types", "imports"],
+    [
+        ["ruff", "check", "."],
+        ["ruff", "format", "--check", "."],
+        ["lint-imports"],
+        ["mypy", *PACKAGES],
+        ["mypy"],
+    ],
+    ids=["lint", "format", "imports", "types", "types_of_tools"],
 )
 def test_the_checks_of_make_lint_pass(command: list[str]) -> None:
     done = subprocess.run(

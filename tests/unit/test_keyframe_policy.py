@@ -158,7 +158,7 @@ def test_thrifty_sees_the_visitor_with_the_next_key_frame(coding: Callable[..., 
 
 def test_the_same_film_gives_the_same_looks(coding: Callable[..., Path]) -> None:
     path = coding("visit", 26, VISIT, (21.3, 23.5))
-    assert watch(path).examined == watch(path).examined
+    assert watch.__wrapped__(path).examined == watch(path).examined, "the other one is remembered"
 
 
 @pytest.mark.parametrize(

@@ -30,9 +30,10 @@ BEARER = {"Authorization": f"Bearer {api_fuzz.TOKEN}"}
 FILES = ("image/", "video/", "text/", "application/zip", "application/vnd.", "multipart/")
 
 
-@pytest.fixture
-def served(tmp_path: Path) -> Iterator[str]:
-    with api_fuzz.served(tmp_path) as url:
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A site for tests whose requests change nothing of it, and for the made-up ones, which come last."""
+    with api_fuzz.served(tmp_path_factory.mktemp("served")) as url:
         yield url
 
 
