@@ -9,11 +9,11 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from appliance import program_version
 from appliance.base.clock import SystemClock
 from appliance.base.command_end import CommandParser, named_path, report, run_to_end, whole_number_between
 from appliance.base.errors import ConfigError, UsageError, VedetteError
 from appliance.base.telemetry import configure_logging
-from appliance.version import program_version
 from cloud_worker import commands, config
 from cloud_worker.commands import Findings
 from cloud_worker.dead_letter_store import LIST_MAX, DeadLetter

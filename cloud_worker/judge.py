@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
-import importlib.metadata
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -12,6 +10,7 @@ from typing import Protocol, TypeVar
 
 from pydantic import ValidationError
 
+from appliance import version
 from appliance.base.backoff import CircuitBreaker
 from appliance.base.clock import Clock
 from appliance.base.errors import EngineUnavailable
@@ -227,7 +226,7 @@ class Judge:
             "model": engine.model,
             "prompt_version": opinion.prompt or engine.prompt_version,
             "answer_schema": opinion.answer_schema or engine.answer_schema,
-            "worker_version": version(),
+            "worker_version": version() or "0",  # a checkout that is not installed
             "looks": opinion.looks,
             "seconds": round(seconds, 4),
             "timings": {name: round(value, 4) for name, value in stages.items()},
@@ -263,15 +262,6 @@ def _understood(decision: Decision, escalation: Escalation) -> Decision:
     For a site from before schema 4, a detector that found something is unsure.
     """
     return "unsure" if decision == "rechecked" and escalation.schema_version < RECHECKED_SCHEMA else decision
-
-
-@functools.cache
-def version() -> str:
-    """Return the version of this worker."""
-    try:
-        return importlib.metadata.version("vedette")
-    except importlib.metadata.PackageNotFoundError:  # run from a checkout without an installation
-        return "0"
 
 
 def one_line(text: str) -> str:

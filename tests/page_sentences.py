@@ -228,7 +228,6 @@ SENTENCES: tuple[str, ...] = (
     "{source}: sends more than the {n} bytes of {file}",
     "{source}: the file has sha256 {found}, models.toml promises {wanted}; nothing was installed",
     "{source}: the blob {found} is not what was signed; nothing was installed",
-    "{source}: a blob has more than its {n} bytes",
     "{source}: {why}; nothing was changed",
     "{folder} has {n} MiB left, {file} and a reserve need {wanted} MiB; make room or give another folder with --to",
     "{folder} has {n} MiB left, the bundle and a reserve need {wanted} MiB",

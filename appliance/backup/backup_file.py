@@ -24,7 +24,7 @@ from typing import IO, Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from appliance import config
+from appliance import config, version
 from appliance.base import yamlfile
 from appliance.base.clock import Clock
 from appliance.base.credentials import seal
@@ -36,7 +36,6 @@ from appliance.settings.settings_service import FOLDER as VERSIONS
 from appliance.settings.yaml_edit import KeyPath, SiteChange, edit
 from appliance.store.database_copy import copy_database, evidence_paths
 from appliance.store.paths import DATABASE, EVIDENCE, KEYS, inside
-from appliance.version import version
 
 
 def hide_secrets(text: str) -> tuple[str, tuple[str, ...]]:

@@ -8,7 +8,6 @@ import difflib
 import io
 import json
 import os
-import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -57,10 +56,13 @@ class CommandParser(argparse.ArgumentParser):
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
         return found, unknown
 
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        near = difflib.get_close_matches(str(value), map(str, action.choices or ()), n=1)
+        if near and near[0] != str(value):
+            raise argparse.ArgumentError(action, f"invalid choice: '{value}'; did you mean `{near[0]}`?")
+        super()._check_value(action, value)
+
     def error(self, message: str) -> NoReturn:
-        found = re.search(r"invalid choice: '([^']+)' \(choose from (.+)\)", message)
-        if found and (near := difflib.get_close_matches(found[1], re.findall(r"[\w-]+", found[2]), n=1)):
-            message = f"{message[: found.start()]}invalid choice: '{found[1]}'; did you mean `{near[0]}`?"
         if self._as_json:
             print(json.dumps({"ok": False, "problems": [f"{self.prog}: {message}"]}))
         super().error(message)

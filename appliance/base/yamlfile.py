@@ -85,8 +85,15 @@ def loads(
         return model.model_validate(data)
     except ValidationError as error:
         found = error.errors(include_url=False)
-        texts = [_of_key(each, root, lines, data) or _explain(each, model, lines, data, known.used) for each in found]
-        raise ConfigError(source, sorted(dict.fromkeys(texts), key=_line_of)) from None
+        faults: dict[str, int] = {}  # each text once, with its line
+        for each in found:
+            if (name := _name_of_no_text(each, root, data)) is not None:
+                key, text = name, f'YAML does not read this name as a text: write "{name[-1]}", in quotes'
+            else:
+                key = _keys_in_file(each["loc"], data)
+                text = _explain(each, key, model, data, known.used)
+            faults[f"{place_in_file(key, lines)}: {text}"] = _line_in_file(key, lines)
+        raise ConfigError(source, sorted(faults, key=faults.__getitem__)) from None
 
 
 def line_numbers(path: Path) -> dict[tuple[str | int, ...], int]:
@@ -224,38 +231,35 @@ class _Variables:
 
 def place_in_file(key: tuple[str | int, ...], lines: Mapping[tuple[str | int, ...], int]) -> str:
     """Write `line 12: cameras.gate.rules.0.labels.1`, by what `line_numbers` found."""
-    dotted = ".".join(str(part) for part in key) or "file"
-    probe = key
-    while probe and probe not in lines:
-        probe = probe[:-1]
-    return f"line {lines[probe]}: {dotted}" if probe in lines and probe else dotted
+    dotted, line = ".".join(str(part) for part in key) or "file", _line_in_file(key, lines)
+    return f"line {line}: {dotted}" if line else dotted
 
 
-def _explain(problem: Any, model: type[BaseModel], lines: dict[_Key, int], data: Any, used: Mapping[str, str]) -> str:
-    key = _keys_in_file(problem["loc"], data)
-    where = place_in_file(key, lines)
+def _line_in_file(key: _Key, lines: Mapping[_Key, int]) -> int:
+    """Return the line of a key, or of the section that it would stand in; 0: there is none."""
+    while key and key not in lines:
+        key = key[:-1]
+    return lines[key] if key else 0
+
+
+def _explain(problem: Any, key: _Key, model: type[BaseModel], data: Any, used: Mapping[str, str]) -> str:
     if problem["type"] == "extra_forbidden":
         names = _siblings(model, key[:-1], data)
         near = difflib.get_close_matches(str(key[-1]), names, n=1, cutoff=0.5)
         hint = f"did you mean `{near[0]}`?" if near else f"known keys here: {', '.join(sorted(names))}"
-        return f"{where}: unknown key; {hint}"
+        return f"unknown key; {hint}"
     if problem["type"] == "missing":
-        return f"{where}: this key is required"
+        return "this key is required"
     if problem["type"] in ("model_type", "model_attributes_type") and (names := _siblings(model, key, data)):
-        return f"{where}: {_SECTION}; known keys here: {', '.join(names)}"
-    return f"{where}: {_without_values(_in_words(problem), used)}"
+        return f"{_SECTION}; known keys here: {', '.join(names)}"
+    return _without_values(_in_words(problem), used)
 
 
-def _line_of(text: str) -> int:
-    found = re.match(r"line (\d+):", text)
-    return int(found[1]) if found else 0
-
-
-def _of_key(problem: Any, root: yaml.Node | None, lines: Mapping[_Key, int], data: Any) -> str:
-    """Return what is wrong with a key that YAML takes for a number, a date or yes or no; "" where it is a value."""
+def _name_of_no_text(problem: Any, root: yaml.Node | None, data: Any) -> _Key | None:
+    """Return the key that YAML takes for a number, a date or yes or no; None where the problem is a value."""
     loc = problem["loc"]
     if problem["type"] != "invalid_key" and (problem["type"], *loc[-1:]) != ("string_type", "[key]"):
-        return ""
+        return None
     parent = _keys_in_file((*loc[: -2 if loc[-1] == "[key]" else -1], "[key]"), data)
     node = root
     for part in parent:
@@ -263,11 +267,8 @@ def _of_key(problem: Any, root: yaml.Node | None, lines: Mapping[_Key, int], dat
     written = node.value if isinstance(node, yaml.MappingNode) else ()
     for name, _ in written:
         if name.tag.rpartition(":")[2] in _NO_TEXT:
-            key = (*parent, str(name.value))
-            return (
-                f'{place_in_file(key, lines)}: YAML does not read this name as a text: write "{name.value}", in quotes'
-            )
-    return ""
+            return (*parent, str(name.value))
+    return None
 
 
 def _child_node(node: yaml.Node | None, part: str | int) -> yaml.Node | None:

@@ -9,14 +9,14 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from appliance.base.backoff import Backoff
 from appliance.base.clock import Clock, SystemClock
 from appliance.base.errors import ModelError, PreconditionError
 from appliance.bundle.bundle_store import BundleStore, incoming, locked
 from appliance.bundle.manifest import Blob, BundleFile, BundleRef
-from appliance.bundle.repositories import LinkLost, Repository
+from appliance.bundle.repositories import LinkLost, Repository, Unreachable
 
 if TYPE_CHECKING:  # TUF is loaded where somebody asks a publisher
     from appliance.bundle.trust import Genuine
@@ -86,21 +86,23 @@ class BundleFetch:
         return installed
 
     def _blob(self, path: Path, blob: Blob, before: int, whole: int) -> None:
-        backoff, tries = Backoff(), 0
+        def read(offset: int) -> Iterator[bytes]:
+            return self._repository.read(f"blobs/sha256/{blob.sha256}", offset)
+
+        def tell(done: int) -> None:
+            self._progress(before + done, whole)
+
         with path.open("a+b") as part:
             while True:
-                begin = part.seek(0, os.SEEK_END)
-                try:
-                    self._rest(part.write, blob, begin, before, whole)
-                except LinkLost:
-                    if part.tell() > begin:
-                        tries = 0
-                        backoff.reset()
-                    tries += 1
-                    if tries >= TRIES_MAX:
-                        raise
-                    self._clock.sleep(backoff.next_s(), threading.Event())
-                    continue
+                begin = fetch_rest(
+                    read,
+                    part,
+                    blob.bytes,
+                    self._repository.address,
+                    f"blob {blob.sha256[:12]}…",
+                    tell,
+                    clock=self._clock,
+                )
                 part.flush()
                 part.seek(0)
                 if hashlib.sha256(part.read()).hexdigest() == blob.sha256:
@@ -112,18 +114,45 @@ class BundleFetch:
                         "nothing was installed"
                     )
 
-    def _rest(self, write: Callable[[bytes], int], blob: Blob, begin: int, before: int, whole: int) -> None:
-        done = begin
-        if done >= blob.bytes:
-            return
-        for block in self._repository.read(f"blobs/sha256/{blob.sha256}", begin):
-            done += len(block)
-            if done > blob.bytes:
-                raise ModelError(f"{self._repository.address}: a blob has more than its {blob.bytes} bytes")
-            write(block)
-            self._progress(before + done, whole)
-        if done < blob.bytes:
-            raise LinkLost(f"{self._repository.address}: a blob ended after {done} of {blob.bytes} bytes")
+
+def fetch_rest(
+    read: Callable[[int], Iterator[bytes]],
+    part: BinaryIO,
+    size: int,
+    source: str,
+    name: str,
+    progress: Callable[[int], None],
+    *,
+    clock: Clock,
+    unreachable_tries_max: int = TRIES_MAX,
+) -> int:
+    """Append to `part` what it lacks of a file of `size` bytes; return how many it had when the last attempt began.
+
+    read: the file from an offset on. A link that brings something each time may break as often as it likes. Raise
+    ModelError: the file is longer; LinkLost after TRIES_MAX attempts that brought nothing.
+    """
+    backoff, tries = Backoff(), 0
+    while True:
+        begin = done = part.seek(0, os.SEEK_END)
+        try:
+            for block in read(begin) if begin < size else ():
+                done += len(block)
+                if done > size:
+                    part.truncate(0)
+                    raise ModelError(f"{source}: sends more than the {size} bytes of {name}")
+                part.write(block)
+                progress(done)
+            if done < size:
+                raise LinkLost(f"{source}: {name} ended after {done} of {size} bytes")
+            return begin
+        except LinkLost as error:
+            if done > begin:
+                tries = 0
+                backoff.reset()
+            tries += 1
+            if tries >= (unreachable_tries_max if isinstance(error, Unreachable) else TRIES_MAX):
+                raise
+            clock.sleep(backoff.next_s(), threading.Event())
 
 
 def cut(file: BundleFile, data: bytes) -> dict[str, bytes]:

@@ -38,6 +38,10 @@ class LinkLost(ModelError):
     """The repository could not be reached, or stopped sending: another attempt may succeed."""
 
 
+class Unreachable(LinkLost):
+    """Not even a connection could be made."""
+
+
 class Repository(Protocol):
     """Read access to the files of a repository."""
 
@@ -92,11 +96,11 @@ class WebRepository:
 
     def __init__(self, address: str) -> None:
         self.address = address.rstrip("/")
-        self._client = _client()
+        self._client = web_client()
 
     def read(self, path: str, offset: int = 0) -> Iterator[bytes]:
         """See Repository."""
-        return _get(self._client, f"{self.address}/{quote(path)}", offset, {})
+        return read_url(self._client, f"{self.address}/{quote(path)}", offset, {})
 
 
 class OciRepository:
@@ -109,7 +113,7 @@ class OciRepository:
         if not parts.netloc or not re.fullmatch(r"[a-z0-9._/-]+", self.name):
             raise UsageError(f"{address}: write oci://HOST/REPOSITORY in small letters")
         self.base = f"{'http' if parts.scheme == 'oci+http' else 'https'}://{parts.netloc}/v2/{self.name}"
-        self._client = _client()
+        self._client = web_client()
         self._layers: dict[str, dict[str, str]] = {}
         self._headers: dict[str, str] = {}
 
@@ -143,10 +147,10 @@ class OciRepository:
 
     def _get(self, url: str, offset: int, headers: dict[str, str]) -> Iterator[bytes]:
         try:
-            yield from _get(self._client, url, offset, headers | self._headers)
+            yield from read_url(self._client, url, offset, headers | self._headers)
         except _Unauthorised as refused:
             self._headers = self._token(refused.challenge)
-            yield from _get(self._client, url, offset, headers | self._headers)
+            yield from read_url(self._client, url, offset, headers | self._headers)
 
     def _token(self, challenge: str) -> dict[str, str]:
         """Ask for a token, as the distribution specification's token authentication has it."""
@@ -208,31 +212,41 @@ def _http() -> Any:
     return httpx
 
 
-def _client() -> httpx.Client:
+def web_client() -> httpx.Client:
+    """Return a client for `read_url`."""
     client: httpx.Client = _http().Client(follow_redirects=True, timeout=TIMEOUT_S)
     return client
 
 
-def _get(client: httpx.Client, url: str, offset: int, headers: dict[str, str]) -> Iterator[bytes]:
+def read_url(client: httpx.Client, url: str, offset: int, headers: dict[str, str]) -> Iterator[bytes]:
+    """Yield what a URL has from `offset` on. Raise FileMissing, LinkLost, ModelError: refused."""
     wanted = headers | {"Accept-Encoding": "identity"} | ({"Range": f"bytes={offset}-"} if offset else {})
     try:
         with client.stream("GET", url, headers=wanted) as answer:
             if answer.status_code == 404:
-                raise FileMissing(f"{url}: not found")
+                raise FileMissing(f"{url}: the server answered 404 {answer.reason_phrase}")
             if answer.status_code == 401:
                 raise _Unauthorised(url, answer.headers.get("WWW-Authenticate", ""))
-            if answer.status_code == 416:  # nothing is left
+            if answer.status_code == 416:  # nothing is left, or the file has changed: the hash decides
                 return
             if answer.status_code >= 500 or answer.status_code == 429:
                 raise LinkLost(f"{url}: the server answered {answer.status_code}")
             if answer.status_code not in (200, 206):
                 raise ModelError(f"{url}: the server answered {answer.status_code} {answer.reason_phrase}")
-            skipped = offset if answer.status_code == 200 else 0
+            skipped = max(0, offset - _begin(answer, offset))
             for block in answer.iter_raw():
                 if skipped < len(block):
                     yield block[skipped:]
                 skipped = max(0, skipped - len(block))
+    except _http().ConnectError as error:
+        raise Unreachable(f"{url}: {_http().URL(url).host} cannot be reached ({error})") from None
     except _http().TransportError as error:
         raise LinkLost(f"{url}: {error or type(error).__name__}") from None
     except _http().InvalidURL as error:
         raise UsageError(f"{url}: {error}") from None
+
+
+def _begin(answer: httpx.Response, asked: int) -> int:
+    """Return where in the file an answer begins: `bytes 100-199/200` at 100 (RFC 9110, 14.4)."""
+    found = re.match(r"bytes (\d+)-", answer.headers.get("Content-Range", ""))
+    return 0 if answer.status_code == 200 else int(found[1]) if found else asked

@@ -13,8 +13,8 @@ from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
+from appliance import program_version
 from appliance.base.command_end import CommandParser, named_path, whole_number_between
-from appliance.version import program_version
 
 if TYPE_CHECKING:
     _Verbs = argparse._SubParsersAction[CommandParser]

@@ -10,6 +10,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from appliance import config
+from appliance import version as own_version
 from appliance.base.console import DOWNLOADED, CommandProgress
 from appliance.base.errors import ModelError, PreconditionError, UsageError
 from appliance.bundle.bundle_fetch import BundleFetch, FetchPlan
@@ -31,7 +32,6 @@ from appliance.detect.bundle_maker import describe_network
 from appliance.detect.model_download import ModelDownload, ModelStatus, model_status
 from appliance.detect.model_files import bundle_store, model_bundles, model_folders, pull_folder
 from appliance.sensors.linux_sensors import MemorySensor
-from appliance.version import version as own_version
 
 _STATES = {
     "bundled": "comes with Vedette",

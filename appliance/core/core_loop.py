@@ -9,7 +9,7 @@ import logging
 from dataclasses import replace
 from functools import partial
 
-from appliance import wire
+from appliance import version, wire
 from appliance.base.clock import Clock
 from appliance.base.errors import StoreUnavailable
 from appliance.core.core_settings import CameraContext, CoreSettings, CoreStores
@@ -35,7 +35,6 @@ from appliance.types import (
     SegmentRow,
     StreamHeader,
 )
-from appliance.version import version
 
 BOXES_BUFFERED_MAX = 256  # frames a camera; fewer mean more commits, more mean more memory
 RECHECKS_EVERY_S = 5.0  # a second detection takes longer

@@ -1,4 +1,4 @@
-"""The pages of cameras: all, one, its editor, its settings and its trials."""
+"""The pages of cameras: all, one, its editor, its settings and its trials; how a new one is found, tried and named."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from appliance.dashboard.models_api import Models
 from appliance.dashboard.schemas import API
 from appliance.dashboard.settings_api import Settings, editable_settings, installed_networks
 from appliance.dashboard.settings_forms import fields_of, forms, zone_fields
-from appliance.dashboard.setup_probe_api import stored_streams
+from appliance.dashboard.setup_probe_api import AskCamera, Finder, Prober, TryCamera, stored_streams, tried
 from appliance.dashboard.trials_api import TrialId, Trials, page_of
 from appliance.types import HEALTH_TITLES, Review
 from appliance.web.auth import TemplatesPart
@@ -68,6 +68,33 @@ def cameras_page(
         headroom=found, outlook=headroom_api.sentence(found), editable=settings.is_editable,
         better=models.better() if settings.is_editable and may("POST", f"{API}/models/use") else "",
     )  # fmt: skip
+
+
+@router.get("/cameras/new", dependencies=[Depends(editable_settings)])
+def camera_new_page(rev: Rev, templates: TemplatesPart, cameras: Cameras, models: Models) -> HTMLResponse:
+    """Return the page on which a camera is found in the network or by its address, tried, seen, named and added."""
+    first = not cameras.configured
+    return templates.page(
+        "camera_new.html", here="/cameras", rev=rev, vendors=VENDORS, first=first, better=models.better()
+    )
+
+
+@router.post("/fragments/setup/probe")
+def probe_fragment(prober: Prober, settings: Settings, templates: TemplatesPart, wanted: TryCamera) -> HTMLResponse:
+    """Return what a camera sent, for the page."""
+    return templates.page("probed.html", found=prober.probe(tried(settings, wanted)))
+
+
+@router.post("/fragments/setup/discover")
+def discover_fragment(finder: Finder, templates: TemplatesPart) -> HTMLResponse:
+    """Return the cameras that answer in the local network, for the page."""
+    return templates.page("found_cameras.html", cameras=finder.found().cameras)
+
+
+@router.post("/fragments/setup/onvif")
+def onvif_fragment(finder: Finder, templates: TemplatesPart, wanted: AskCamera) -> HTMLResponse:
+    """Return a camera's description of itself, for the page."""
+    return templates.page("found_streams.html", found=finder.ask(wanted))
 
 
 def expect_live(name: str, hub: Annotated[LiveHub, Depends(provided(LiveHub))]) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from fastapi import Depends, Request
 from pydantic import Field
 
+from appliance import version
 from appliance.base.errors import ModelError, PreconditionError, UsageError
 from appliance.bundle.bundle_fetch import BundleFetch
 from appliance.bundle.bundle_store import InForceTable
@@ -33,7 +34,6 @@ from appliance.detect.model_files import (
     pull_folder,
 )  # fmt: skip
 from appliance.settings.yaml_edit import REMOVED, SiteChange
-from appliance.version import version
 from appliance.web.problems import Problem, refused_as
 from appliance.web.routes import RouteList, provided
 

@@ -16,6 +16,7 @@ from typing import Annotated
 from fastapi import Depends, Query
 from starlette.responses import StreamingResponse
 
+from appliance import version
 from appliance.backup.diagnostics import DiagnosticsSource, stream_bundle
 from appliance.base import machine
 from appliance.base.child_modules import SANDBOX
@@ -41,7 +42,6 @@ from appliance.store.meter import Meter, Metric, MetricName
 from appliance.store.savings import EnergyAccount
 from appliance.store.storage_report import StorageReportCache
 from appliance.types import DROP_REASONS, DropReason
-from appliance.version import version
 from appliance.web.routes import RouteList, provided
 from appliance.web.texts import N_
 

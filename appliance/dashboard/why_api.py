@@ -199,12 +199,13 @@ class WhyReader:
         pipeline = Pipeline(name, camera, self._config.alerts, local_weekday_minute)
         lead = [each for each in self._timeline_store.events(name, t0 - RECALL_S_MAX, t0 - LEAD_S) if each.alert]
         pipeline.policy.recall([each.event for each in lead])
-        reported = {each.event.rule for each in self._timeline_store.events(name, t0 - LEAD_S, t1) if each.alert}
+        stored = self._timeline_store.events(name, t0 - LEAD_S, t1)
+        reported = {each.event.rule for each in stored if each.alert}
         found = explain_stored(
             camera, pipeline, self._sessions(name, size, t0, t1), (t0, t1),
             off=lambda t: self._arming.off_rules(name, t) - reported,  # the profile may have been another one then
         )  # fmt: skip
-        return self._report(name, camera, t0, t1, found, None)
+        return self._report(name, camera, (t0, t1), found, [each for each in stored if each.event.t >= t0])
 
     def replay_span(self, name: str, t0: float, t1: float) -> RecordingJob:
         """Begin to decide the span again. Raises Problem."""
@@ -239,7 +240,9 @@ class WhyReader:
             replay = ReplayedItem.model_validate(job.result)
         except (ValidationError, KeyError, TypeError):
             raise Problem(500, "The sandbox answered what makes no sense; the span was not explained.") from None
-        return self._report(job.camera, camera, t0, t1, found, replay)
+        return self._report(
+            job.camera, camera, (t0, t1), found, self._timeline_store.events(job.camera, t0, t1), replay
+        )
 
     def newest(self, name: str) -> float:
         """Return the newest recorded moment of a camera, or now."""
@@ -268,10 +271,10 @@ class WhyReader:
         return found
 
     def _report(
-        self, name: str, camera: CameraConfig, t0: float, t1: float, found: SpanExplanation, replay: ReplayedItem | None
-    ) -> WhyReport:
-        key, values, because = found.sentence(camera)
-        stored = self._timeline_store.events(name, t0, t1)
+        self, name: str, camera: CameraConfig, span: tuple[float, float], found: SpanExplanation,
+        stored: Sequence[StoredEvent], replay: ReplayedItem | None = None,
+    ) -> WhyReport:  # fmt: skip
+        (t0, t1), (key, values, because) = span, found.sentence(camera)
         if key == "reported" and not any(each.alert for each in stored):
             key = "not_then"
         words = SENTENCES[key].format(**values, **({"why": because.text} if because else {}))

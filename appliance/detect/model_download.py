@@ -5,30 +5,21 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Literal
+from typing import BinaryIO, Literal
 
-from appliance.base.backoff import Backoff
 from appliance.base.clock import Clock, SystemClock
 from appliance.base.errors import ModelError, PreconditionError
 from appliance.base.local_files import flush_to_disk
+from appliance.bundle.bundle_fetch import ROOM_BYTES, TRIES_MAX, Progress, fetch_rest
 from appliance.bundle.manifest import ModelEntry, sha256_of
-
-if TYPE_CHECKING:
-    import httpx
+from appliance.bundle.repositories import LinkLost, Unreachable, read_url, web_client
 
 UNREACHABLE_TRIES_MAX = 2  # where not even a connection is made
-TRIES_MAX = 5  # with the default back-off: about 15 s of a broken link; a later `pull` goes on from there
-TIMEOUT_S = 20.0  # without a byte
-BYTES_MAX = 1 << 30  # a server that sends more than that sends no detector
-ROOM_BYTES = 64 << 20  # to leave free on the disk
 
-Progress = Callable[[int, int], None]
-"""Called with the bytes that are there and the size of the whole (0: unknown)."""
 FileState = Literal["bundled", "ready", "partial", "absent", "damaged", "hash missing"]
 
 
@@ -97,58 +88,22 @@ class ModelDownload:
         return target
 
     def _fetch(self, source: str, part: BinaryIO, bundle: ModelEntry) -> None:
-        import httpx  # with TLS it takes 0.2 s to import, which every command would pay
-
-        backoff, tries = Backoff(), 0
-        with httpx.Client(follow_redirects=True, timeout=TIMEOUT_S) as client:
-            while True:
-                before = part.seek(0, os.SEEK_END)
-                try:
-                    self._fetch_rest(client, source, part, bundle)
-                    return
-                except httpx.TransportError as error:
-                    # A link that brings something each time may break as often as it likes.
-                    tries = 1 if part.seek(0, os.SEEK_END) > before else tries + 1
-                    if isinstance(error, httpx.ConnectError) and tries >= UNREACHABLE_TRIES_MAX:
-                        raise ModelError(
-                            f"{source}: {httpx.URL(source).host} cannot be reached ({error}): is there a network? "
-                            "From a server that has the file: --mirror https://…"
-                        ) from None
-                    if tries >= TRIES_MAX:
-                        raise ModelError(
-                            f"{source}: {error or type(error).__name__} ({TRIES_MAX} tries); "
-                            f"{part.tell()} bytes are kept, the same command goes on from there"
-                        ) from None
-                    if tries == 1:
-                        backoff.reset()
-                    self._clock.sleep(backoff.next_s(), threading.Event())
-
-    def _fetch_rest(self, client: httpx.Client, source: str, part: BinaryIO, bundle: ModelEntry) -> None:
-        done = part.seek(0, os.SEEK_END)
-        if bundle.bytes and done == bundle.bytes:
-            return
-        headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={done}-"} if done else {})
-        with client.stream("GET", source, headers=headers) as response:
-            if response.status_code == 416:  # nothing is left, or the file has changed: the hash decides
-                return
-            if response.status_code not in (200, 206):
-                raise ModelError(f"{source}: the server answered {response.status_code} {response.reason_phrase}")
-            if response.status_code == 200 or not _continues(response.headers.get("Content-Range", ""), done):
-                done = 0
-                part.seek(0)
-                part.truncate()
-            length = response.headers.get("Content-Length", "")
-            whole = done + (int(length) if length.isdigit() else 0)
-            self._check_room(max(whole, bundle.bytes) - done, bundle)
-            for block in response.iter_raw():
-                part.write(block)
-                done += len(block)
-                if done > (bundle.bytes or BYTES_MAX):
-                    part.truncate(0)
-                    raise ModelError(
-                        f"{source}: sends more than the {bundle.bytes or BYTES_MAX} bytes of {bundle.file}"
-                    )
-                self._progress(done, whole if whole >= done else bundle.bytes)
+        self._check_room(bundle.bytes - part.seek(0, os.SEEK_END), bundle)
+        try:
+            with web_client() as client:
+                fetch_rest(
+                    lambda offset: read_url(client, source, offset, {}), part, bundle.bytes, source, bundle.file,
+                    lambda done: self._progress(done, bundle.bytes),
+                    clock=self._clock, unreachable_tries_max=UNREACHABLE_TRIES_MAX,
+                )  # fmt: skip
+        except Unreachable as error:
+            raise ModelError(
+                f"{error}: is there a network? From a server that has the file: --mirror https://…"
+            ) from None
+        except LinkLost as error:
+            raise ModelError(
+                f"{error} ({TRIES_MAX} tries); {part.tell()} bytes are kept, the same command goes on from there"
+            ) from None
 
     def _install(self, part: Path, target: Path, bundle: ModelEntry, source: str) -> None:
         found = sha256_of(part)
@@ -194,9 +149,3 @@ class ModelDownload:
                 f"{self._folder} has {free >> 20} MiB left, {bundle.file} and a reserve need "
                 f"{(wanted + ROOM_BYTES) >> 20} MiB; make room or give another folder with --to"
             )
-
-
-def _continues(content_range: str, done: int) -> bool:
-    """Return whether `bytes 100-199/200` goes on at `done` (RFC 9110, 14.4)."""
-    unit, _, rest = content_range.partition(" ")
-    return unit == "bytes" and rest.partition("-")[0] == str(done)

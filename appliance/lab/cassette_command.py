@@ -14,7 +14,7 @@ from typing import Protocol
 
 from pydantic import ValidationError
 
-from appliance import config, wire
+from appliance import config, version, wire
 from appliance.base.broker_config import BrokerConfig
 from appliance.base.clock import Clock, SystemClock, iso_utc, parse_moment
 from appliance.base.errors import UplinkError, UsageError
@@ -47,7 +47,6 @@ from appliance.replay.verdict_source import (
 from appliance.store.archive import SettledEscalation, settled_escalations
 from appliance.store.escalations import StepRow
 from appliance.uplink.verdict_client import TimedVerdict, VerdictClient
-from appliance.version import version
 
 logger = logging.getLogger(__name__)
 

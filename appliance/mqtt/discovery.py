@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from appliance import version
 from appliance.config import CameraConfig, LineRule, MqttConfig
-from appliance.version import version
 
 ONLINE, OFFLINE = "online", "offline"
 ON, OFF, UNKNOWN = "ON", "OFF", "None"

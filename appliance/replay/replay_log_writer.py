@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, Protocol
 
 from pydantic import Field, TypeAdapter
 
+from appliance import version
 from appliance.base.config_model import ConfigModel, DetectorConfig
 from appliance.base.errors import SourceError
 from appliance.base.flat_record import record_class
@@ -42,7 +43,6 @@ from appliance.types import (
     Route,
     StreamHeader,
 )
-from appliance.version import version
 
 LOG = "vedette.replay"
 VERSION = 3  # 1 had no name, no settings, no router decisions and no end line; 3 has verdicts

@@ -67,9 +67,9 @@ class SureClaim:
         """Return the share of likely sure alerts to ask about while nothing is claimed.
 
         It is 1 at first and `cold_share` when as many are known as a claim needs. It is 1 again if too many of those
-        were wrong.
+        were wrong, or once there is a claim.
         """
-        if self.n == 0 or self.wrong > error_max * self.n:
+        if self.holds or self.n == 0 or self.wrong > error_max * self.n:
             return 1.0
         return 1 - (1 - cold_share) * min(1.0, self.n / self.needed)
 
@@ -101,8 +101,13 @@ class Calibration:
     labels: Mapping[str, GroupFit]
     cameras: Mapping[str, GroupFit]
 
-    def chance(self, camera: str, label: str, seen: TrackStability) -> CalibratedChance:
-        """Return the chance of an alert of this camera and label with these features. Never 0 and never 1."""
+    def chance(
+        self, camera: str, label: str, seen: TrackStability, error_max: float = 1.0, cold_share: float = 1.0
+    ) -> CalibratedChance:
+        """Return the chance of an alert of this camera and label with these features. Never 0 and never 1.
+
+        error_max, cold_share: see `SureClaim.learn_share`.
+        """
         own, sure = self.cameras.get(f"{camera}/{label}"), self.sure(camera, label)
         return CalibratedChance(
             chance=self.probability(camera, label, seen),
@@ -110,6 +115,7 @@ class Calibration:
             chance_min=self.claim(camera, label).chance_min,
             chance_max=sure.chance_max,
             error_high=sure.error_high,
+            learn_share=sure.learn_share(error_max, cold_share),
         )
 
     def probability(self, camera: str, label: str, seen: TrackStability) -> float:

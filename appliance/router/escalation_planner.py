@@ -344,11 +344,10 @@ class EscalationPlanner:
 
     def _calibrated(self, label: str, seen: TrackStability) -> CalibratedChance:
         """Return the chance rounded, as it is logged."""
-        router, calibration = self._context.settings.router, self._context.calibration
-        found, sure = calibration.chance(self._camera, label, seen), calibration.sure(self._camera, label)
-        share = 1.0 if sure.holds else round(sure.learn_share(router.error_max, router.cold_share), _DIGITS)
+        router = self._context.settings.router
+        found = self._context.calibration.chance(self._camera, label, seen, router.error_max, router.cold_share)
         chance, least = round(found.chance, _DIGITS), round(found.chance_min, _DIGITS)
-        return replace(found, chance=chance, chance_min=least, learn_share=share)
+        return replace(found, chance=chance, chance_min=least, learn_share=round(found.learn_share, _DIGITS))
 
     def _tracks_of(self, alert: Alert, event: Event) -> list[TrackStats]:
         """Return the alert's newest tracks as they were seen, that of the event first."""

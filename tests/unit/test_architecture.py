@@ -42,7 +42,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "h11": ("appliance.web.server",),
     "hailo_platform": ("appliance.detect.hailo_helper",),
     "httpx": (
-        "appliance.bundle", "appliance.detect.model_download", "appliance.notify.http_sender",
+        "appliance.bundle", "appliance.notify.http_sender",
         "appliance.onvif.soap_client", "cloud_worker.openai_vlm",
     ),
     "itsdangerous": ("appliance.web.auth",),
@@ -90,7 +90,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     ),
 }  # fmt: skip
 # What the worker in the cloud may use of the appliance, indirectly too: the wire, the detector, plain parts.
-WORKER_MAY_USE = {"base", "broker", "bundle", "detect", "sandbox", "types", "version", "web", "wire"}
+WORKER_MAY_USE = {"base", "broker", "bundle", "detect", "sandbox", "types", "web", "wire"}
 
 
 # Modules that know the whole site file. Every other part takes the sections or values that it reads.
@@ -297,7 +297,7 @@ def test_only_a_page_and_an_api_serve_and_each_serves_one_kind() -> None:
 def test_few_modules_lie_beside_the_packages() -> None:
     """Each of the six has a reason of its own: a new module belongs into a package."""
     loose = sorted(path.stem for path in (ROOT / "appliance").glob("*.py"))
-    assert loose == ["__init__", "__main__", "upgrade", "version", "wire"]
+    assert loose == ["__init__", "__main__", "upgrade", "wire"]
 
 
 def test_the_package_list_fits_on_a_screen() -> None:

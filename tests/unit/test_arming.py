@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from appliance.rules.arming import Arming
 from appliance.store.arming import ArmingRow, ArmingStore
 from appliance.store.boxes import BoxStore
 from appliance.store.database import STEPS, Database, migrate
+from appliance.store.timeline import StoredEvent, TimelineStore
 from appliance.store.users import AccessLog
 from appliance.types import FrameBoxes, TrackedObject
 from appliance.web.visitor import Visitor
@@ -286,6 +288,24 @@ def test_why_nobody_was_reported_may_be_that_the_site_was_disarmed(served: tuple
     BoxStore(site.db).append("gate", "run", frames)
     found = client.get("/api/v1/cameras/gate/why", params={"from": t0, "to": t0 + 10}).json()
     assert (found["sentence_key"], found["because"]["stage"]) == ("held", "disarmed")
+
+
+def test_why_reads_the_events_of_no_moment_twice(
+    served: tuple[Site, TestClient], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site, client = served
+    spans: list[tuple[float, float]] = []
+    read = TimelineStore.events
+
+    def events(store: TimelineStore, camera: str, t0: float, t1: float) -> list[StoredEvent]:
+        spans.append((t0, t1))
+        return read(store, camera, t0, t1)
+
+    monkeypatch.setattr(TimelineStore, "events", events)
+    t0 = site.clock.now() - 60
+    assert client.get("/api/v1/cameras/gate/why", params={"from": t0, "to": t0 + 10}).status_code == 200
+    assert all(before[1] <= after[0] for before, after in pairwise(sorted(spans)))
+    assert spans[-1][1] == t0 + 10
 
 
 def test_until_the_week_turns_is_a_time(served: tuple[Site, TestClient]) -> None:

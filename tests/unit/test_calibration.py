@@ -60,6 +60,13 @@ def test_without_any_answer_it_stays_with_what_is_built_in() -> None:
     assert fit([]).chance("gate", "person", STEADY) == UNTRAINED.chance("gate", "person", STEADY)
 
 
+def test_the_chance_comes_with_the_share_that_is_asked_about_while_nothing_is_claimed() -> None:
+    few = fit(world(12))
+    assert few.chance("gate", "person", STEADY).learn_share == 1.0
+    share = few.chance("gate", "person", STEADY, error_max=1.0, cold_share=0.5).learn_share
+    assert share == few.sure("gate", "person").learn_share(1.0, 0.5)
+
+
 def test_it_learns_that_the_score_says_too_much() -> None:
     outcomes = world(1500)
     scores = np.array([each.stability.score for each in outcomes])

@@ -214,9 +214,8 @@ def live(count: int, settings: config.EscalationConfig, *, seed: int, learn_ever
 
 
 def told_inputs(calibration: Calibration, seen: TrackStability, router: config.RouterConfig) -> RouteInputs:
-    known, sure = calibration.chance("gate", "person", seen), calibration.sure("gate", "person")
-    share = 1.0 if sure.holds else sure.learn_share(router.error_max, router.cold_share)
-    return RouteInputs(label="person", stability=seen, calibrated=replace(known, learn_share=share))
+    known = calibration.chance("gate", "person", seen, router.error_max, router.cold_share)
+    return RouteInputs(label="person", stability=seen, calibrated=known)
 
 
 def share(found: Sequence[Told], answer: str) -> float:
@@ -250,6 +249,7 @@ def test_while_it_learns_the_share_that_is_asked_about_falls_and_rises_again_wit
 
     assert [claim(n) for n in (0, 48, 97, 300)] == pytest.approx([1.0, 0.75, 0.5, 0.5], abs=0.01)
     assert claim(97, wrong=5) == 1.0
+    assert SureClaim(n=300, needed=97, chance_max=0.97).learn_share(0.05, 0.5) == 1.0  # sure: nothing is to be learnt
     found = [decide(case(f"a{n}", chance=0.97, learn_share=0.5), told()) for n in range(2000)]
     asked = [each for each in found if each.ask]
     assert 900 <= len(asked) <= 1100

@@ -18,6 +18,7 @@ import av
 import pytest
 
 from appliance.base import command_end
+from appliance.base.command_end import CommandParser
 from appliance.base.errors import UsageError
 from appliance.base.local_files import check_output
 from appliance.cli import main
@@ -277,6 +278,16 @@ def test_wrong_use_is_told_with_the_usage_and_the_nearest_word(
     assert ended.value.code == 2
     assert told.startswith(usage)
     assert said in told
+
+
+def test_the_nearest_word_may_have_any_characters(capsys: pytest.CaptureFixture[str]) -> None:
+    parser = CommandParser(prog="vedette")
+    parser.add_argument("--size", choices=("500 m", "2.2b", "7.1b"))
+    assert parser.parse_args(["--size", "500 m"]).size == "500 m"
+    for wrong, near in (("2.2", "2.2b"), ("500m", "500 m")):
+        with pytest.raises(SystemExit):
+            parser.parse_args(["--size", wrong])
+        assert f"argument --size: invalid choice: '{wrong}'; did you mean `{near}`?" in capsys.readouterr().err
 
 
 def _site(folder: Path) -> str:

@@ -19,7 +19,7 @@ from appliance.base.errors import ModelError, PreconditionError
 from appliance.bundle.manifest import ModelEntry, sha256_of
 from appliance.cli import main
 from appliance.detect.model_download import ModelDownload, part_file
-from appliance.detect.model_files import find_model
+from appliance.detect.model_files import find_model, model_bundles
 from tests.servers.file_server import FileServer, file_server
 
 CONTENT = bytes(range(256)) * 4000  # a megabyte
@@ -41,7 +41,7 @@ note = "finds people in yards"
 
 def bundle(**other: object) -> ModelEntry:
     known = {"file": NAME, "url": "", "sha256": SHA256, "licence": "MIT", "labels": ("person",), "input": (416, 416)}
-    return ModelEntry.model_validate({**known, **other})
+    return ModelEntry.model_validate({"bytes": len(CONTENT), **known, **other})
 
 
 @pytest.fixture
@@ -121,8 +121,8 @@ def test_a_part_that_was_spoilt_is_thrown_away(server: FileServer, tmp_path: Pat
 
 def test_more_bytes_than_promised_are_refused(server: FileServer, tmp_path: Path) -> None:
     server.files[NAME] = CONTENT * 2
-    with pytest.raises(ModelError, match=f"more than the {len(CONTENT)} bytes"):
-        download(tmp_path).pull(bundle(bytes=len(CONTENT)), f"{server.url}/{NAME}")
+    with pytest.raises(ModelError, match=f"more than the {len(CONTENT)} bytes of {NAME}"):
+        download(tmp_path).pull(bundle(), f"{server.url}/{NAME}")
     assert not (tmp_path / NAME).exists()
 
 
@@ -250,3 +250,7 @@ def test_the_catalogue_s_hashes_are_those_of_the_reference_networks(shared_data:
             assert (sha256_of(file), file.stat().st_size) == (each.sha256, each.bytes), name
             compared += 1
     assert compared >= 3
+
+
+def test_the_size_of_every_network_that_is_downloaded_is_known() -> None:
+    assert [name for name, each in model_bundles().items() if each.url and not each.bytes] == []
