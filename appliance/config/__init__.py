@@ -38,12 +38,11 @@ if TYPE_CHECKING:
     from appliance.config.escalation_config import RouterConfig as RouterConfig
     from appliance.config.escalation_config import TtlHoursConfig as TtlHoursConfig
     from appliance.config.escalation_config import UplinkConfig as UplinkConfig
+    from appliance.config.health_config import HealthConfig as HealthConfig
     from appliance.config.ingest_config import OWN_NETWORKS_MAX as OWN_NETWORKS_MAX
     from appliance.config.ingest_config import DecodeConfig as DecodeConfig
-    from appliance.config.ingest_config import HealthConfig as HealthConfig
     from appliance.config.ingest_config import IngestConfig as IngestConfig
     from appliance.config.ingest_config import RecheckConfig as RecheckConfig
-    from appliance.config.ingest_config import StorageConfig as StorageConfig
     from appliance.config.notify_config import ARMED as ARMED
     from appliance.config.notify_config import DISARMED as DISARMED
     from appliance.config.notify_config import AppriseTarget as AppriseTarget
@@ -66,6 +65,7 @@ if TYPE_CHECKING:
     from appliance.config.site_file import load as load
     from appliance.config.site_file import loads as loads
     from appliance.config.site_file import of_cameras as of_cameras
+    from appliance.config.storage_config import StorageConfig as StorageConfig
     from appliance.config.values import DAYS as DAYS
     from appliance.config.values import Schedule as Schedule
     from appliance.config.values import Share as Share
@@ -83,9 +83,8 @@ _HOMES = {
         "BudgetConfig CloudCostConfig CostsConfig EdgeCostConfig EscalationConfig JudgeCostConfig LocalJudgeConfig "
         "OffPeakConfig PricesConfig RouterConfig TtlHoursConfig UplinkConfig"
     ),
-    "appliance.config.ingest_config": (
-        "OWN_NETWORKS_MAX DecodeConfig HealthConfig IngestConfig RecheckConfig StorageConfig"
-    ),
+    "appliance.config.health_config": "HealthConfig",
+    "appliance.config.ingest_config": "OWN_NETWORKS_MAX DecodeConfig IngestConfig RecheckConfig",
     "appliance.config.notify_config": (
         "ARMED DISARMED AppriseTarget ArmingConfig HttpTarget MqttConfig NtfyTarget PushTarget Target WebhookTarget "
         "signing_key"
@@ -94,6 +93,7 @@ _HOMES = {
         "AdjoiningConfig AlertsConfig DashboardSections DecisionConfig LoadSheddingConfig ReplaySections SiteConfig "
         "SiteIdentity load loads of_cameras"
     ),
+    "appliance.config.storage_config": "StorageConfig",
     "appliance.config.values": "DAYS Schedule Share SharePoint id_of",
     "appliance.base.config_model": "DetectorConfig",
 }

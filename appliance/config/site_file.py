@@ -22,15 +22,10 @@ from appliance.base.local_files import is_special
 from appliance.config.camera_config import CameraConfig, CameraName, polygon_area
 from appliance.config.dashboard_config import DashboardConfig
 from appliance.config.escalation_config import CostsConfig, EscalationConfig, UplinkConfig
-from appliance.config.ingest_config import (
-    OWN_NETWORKS_MAX,
-    DecodeConfig,
-    HealthConfig,
-    IngestConfig,
-    RecheckConfig,
-    StorageConfig,
-)
+from appliance.config.health_config import HealthConfig
+from appliance.config.ingest_config import OWN_NETWORKS_MAX, DecodeConfig, IngestConfig, RecheckConfig
 from appliance.config.notify_config import ArmingConfig, MqttConfig, Target, TargetName
+from appliance.config.storage_config import StorageConfig
 from appliance.config.values import Title
 from appliance.types import Decision, Severity
 from appliance.wire import LANGUAGES
