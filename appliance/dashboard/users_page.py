@@ -11,7 +11,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from appliance.base.credentials import LENGTH_MIN
 from appliance.dashboard.account_api import GUESSED_S, me_of, own_sessions
 from appliance.dashboard.cameras_api import Cameras
-from appliance.dashboard.deps import DatabasePart, StorageRoot
+from appliance.dashboard.deps import DatabasePart, PagePart, StorageRoot
 from appliance.dashboard.exports_api import ExporterPart, Log, exports_of, shared_export
 from appliance.dashboard.settings_api import Settings
 from appliance.dashboard.users_api import LOG_SHOWN, Filtered, sessions_of, tokens_of, users_of
@@ -62,7 +62,7 @@ def account_page(request: Request, templates: TemplatesPart, access: AccessPart)
 
 @router.get("/access", include_in_schema=False)
 def access_page(
-    templates: TemplatesPart,
+    page: PagePart,
     log: Log,
     wanted: Filtered,
     exporter: ExporterPart,
@@ -71,7 +71,7 @@ def access_page(
     root: Annotated[StorageRoot, Depends(provided(StorageRoot))],
 ) -> HTMLResponse:
     """Show who looked: the access log, exports and links, and what was erased."""
-    return templates.page(
+    return page(
         "access.html", here="/access", log=wanted.rows(log, ACCESS_ROWS_SHOWN),
         names=[name for name in log.names() if name], cameras=sorted(cameras.configured), chosen=wanted.chosen,
         shown_max=ACCESS_ROWS_SHOWN, kept_max=LOG_ROWS_MAX, exports=exports_of(exporter, log.now),

@@ -43,6 +43,7 @@ def test_an_alert_is_handed_over_and_its_span_erased(browser: Browser, url: str,
     stranger.wait_for_function("document.querySelector('video').readyState > 0")
     page.goto(f"{url}/access")
     expect(page.locator(".log")).to_contain_text("whoever has the link opened a link gate")
+    expect(page.locator("#pulse")).to_have_attribute("data-state", "live")
     page.get_by_role("button", name="End the link").click()
     expect(page.get_by_role("button", name="End the link")).to_have_count(0)
     assert stranger.reload().status == 404  # type: ignore[union-attr]

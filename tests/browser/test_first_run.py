@@ -88,8 +88,12 @@ def test_from_an_empty_folder_to_a_zone_without_opening_a_file(
     for path in ("/api/v1/alerts", "/api/v1/cameras", "/api/v1/settings", "/metrics", "/api/openapi.json"):
         assert httpx.get(first_run.url + path, timeout=ANSWER_S).status_code == 403, "nothing else is served"
     page = browser.new_page(viewport={"width": 390, "height": 844})
+    said: list[str] = []
+    page.on("console", lambda message: said.append(message.text))
     page.goto(first_run.url)
     page.wait_for_url("**/setup")
+    page.wait_for_load_state("networkidle")
+    assert said == [], "nothing is asked for that is not served yet"
     shot(page, "setup")
     page.get_by_label("Code").fill("AAAA-AAAA")
     page.get_by_label("Name of the site").fill("depot-7")

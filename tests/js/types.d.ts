@@ -36,6 +36,7 @@ interface HealthMark {
 
 /** GET /api/v1/cameras/{name}/timeline */
 interface TimelineReport {
+	t_start: number;
 	now: number;
 	recorded: Span[];
 	missing: MissingSpan[];

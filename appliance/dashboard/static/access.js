@@ -1,6 +1,6 @@
 // @ts-check
 // Erasing a span of a camera: the times are those of this browser, and the camera's name is typed.
-import { by, onSubmit, post, renew, say } from "./page.js";
+import { by, follow, onSubmit, post, renew, say } from "./page.js";
 import { t } from "./texts.js";
 const seconds = field => new Date(field.value).getTime() / 1000;
 
@@ -13,3 +13,5 @@ onSubmit("erase-form", async form => {
 	await renew();
 	by("erasures").querySelector("summary")?.click();
 });
+
+follow({});

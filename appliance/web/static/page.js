@@ -250,7 +250,7 @@ function focusNamed() {
 if (location.hash) addEventListener("load", () => setTimeout(focusNamed));
 
 prepare();
-navigator.serviceWorker?.register(`/sw.js?${document.documentElement.lang}`, { updateViaCache: "none" }).catch(() => {}); // a certificate that the browser does not trust
+if (menu) navigator.serviceWorker?.register(`/sw.js?${document.documentElement.lang}`, { updateViaCache: "none" }).catch(() => {}); // a certificate that the browser does not trust
 setInterval(dress, 15000);
 by("language")?.addEventListener("change", async ({ target }) => {
 	await post("/language", { language: target.value });
