@@ -34,7 +34,7 @@ demo: setup      ## see it work: cameras over RTSP, alerts, cloud verdicts, dash
 # browser. Each process collects all tests, and would rewrite their assertions, 22 s of CPU, if none had done so before.
 test: setup browser mosquitto promtool  ## run every test that CI runs, files side by side on all cores (ARGS="--durations=80")
 	@ls tests/unit/__pycache__/*-pytest-*.pyc > /dev/null 2>&1 || { ls tests/*/test_*.py | xargs -P $$(nproc) -n 140 $(BIN)/python -m pytest --collect-only -qq -p no:cacheprovider > /dev/null 2>&1 || true; }
-	$(BIN)/python -m pytest -n $$(( $$(nproc) * 3 )) --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(BIN)/python -m pytest -n $$(( $$(nproc) * 4 )) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-quick: setup ## the unit tests that need no browser, broker or camera, in about a minute
 	$(BIN)/python -m pytest tests/unit -m 'not slow and not thorough' -n $$(( $$(nproc) * 3 / 2 )) --dist loadfile -q $(ARGS)
