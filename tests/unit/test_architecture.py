@@ -219,7 +219,7 @@ def test_the_cloud_worker_sees_the_wire_and_the_detector_and_nothing_else_of_the
     assert {module.split(".")[1] for module in seen} <= WORKER_MAY_USE
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)  # mypy without its cache takes 60 s of a core, of which a run has an eighth
 @pytest.mark.parametrize(
     "command",
     [
