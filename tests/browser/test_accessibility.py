@@ -28,16 +28,7 @@ from appliance.config import SiteConfig
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import CoreProbes
 from appliance.dashboard.settings_forms import forms
-from appliance.dashboard.trial_store import (
-    LeftOut,
-    TrialHead,
-    TrialResult,
-    TrialStore,
-    TriedAlert,
-    TriedAlertPair,
-    TriedEvent,
-    TriedTotals,
-)
+from appliance.dashboard.trial_store import TriedEvent
 from appliance.notify.message import AlertFinding, NotificationMessage, SnoozeLinks
 from appliance.rules.arming import Arming
 from appliance.settings.settings_service import SettingsService
@@ -51,6 +42,7 @@ from appliance.web.server import WebServer
 from tests.browser.conftest import House, Watched
 from tests.browser.test_pages import live
 from tests.support.dashboard_site import PASSWORD, Site, config_of, password_hash, running
+from tests.support.sample_trial import keep_trial
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.browser
@@ -124,22 +116,11 @@ class WholeSite(Site):
 
     def _try(self, t0: float) -> None:
         """Keep a trial that lost the alert, and a network that was tried."""
-        totals = TriedTotals(looks=40, tracks=1, events=1, alerts=1, questions=0)
-        alert = TriedAlert(
-            t_start=t0 + 3, t_end=t0 + 5, rules=("intruder",), labels=("person",), severity="alert", tracks=1,
-            best_t=t0 + 4,
-        )  # fmt: skip
         event = TriedEvent(change="missing", rule="intruder", label="person", track=1, t=t0 + 3, moved_s=0)
-        result = TrialResult(
-            same=False, settings=(), models=("a", "b"), totals=(totals, totals), events=[event], tracks=[], missing=[],
-            alerts=[TriedAlertPair(change="missing", before=alert, after=None)], unread=["a segment could not be read"],
-            left_out=LeftOut(alerts=0, events=0, tracks=0), replayed=1,
+        keep_trial(
+            self.root, TRIAL, t0, "--- before\n+++ after\n-a: 1\n+a: 2",
+            models=("a", "b"), events=[event], unread=["a segment could not be read"],
         )  # fmt: skip
-        diff = "--- before\n+++ after\n-a: 1\n+a: 2"
-        head = TrialHead(
-            id=TRIAL, camera="gate", began_t=t0, who="anna", why="", spans=[(t0, t0 + 8)], diff=diff, state="done"
-        )
-        TrialStore(self.root).put(head, result)
         judged = Judgement("worse", ("it loses 9 of 9 objects",))
         differing = (DifferingFrame("gate", t0 + 3, "person", "old"),)
         ProofStore(self.root).put(ProofReport("yolox-s", t0, judged, ("a", "b"), 9, 60.0, 6.0, differing))

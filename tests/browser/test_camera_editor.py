@@ -12,15 +12,7 @@ import pytest
 import yaml
 
 from appliance.config import SiteConfig
-from appliance.dashboard.trial_store import (
-    LeftOut,
-    TrialHead,
-    TrialResult,
-    TrialStore,
-    TriedAlert,
-    TriedAlertPair,
-    TriedTotals,
-)
+from appliance.dashboard.trial_store import TrialHead, TrialStore
 from appliance.settings.settings_service import SettingsService
 from appliance.store.reviews import ReviewStore
 from appliance.types import Event
@@ -28,6 +20,7 @@ from tests.browser.test_page_races import Held
 from tests.servers.rtsp import FaultyRtspServer
 from tests.support import waiting
 from tests.support.dashboard_site import Site, filmed_site, running
+from tests.support.sample_trial import keep_trial
 from tests.support.screenshots import shot
 from tests.support.scripted_sources import clip
 
@@ -269,7 +262,7 @@ def test_a_changed_rule_is_tried_on_the_recording(page: Page, editing: Editing) 
 def test_a_trial_is_asked_for_as_its_api_takes_it_seen_and_deleted(page: Page, editing: Editing) -> None:
     """The trial itself was made before."""
     t0 = editing.site.recorded[0].t_start
-    keep_trial(TrialStore(editing.site.root), t0)
+    keep_trial(editing.site.root, TRIAL, t0, "-a\n+b")
     asked: list[dict[str, Any]] = []
 
     def take(route: Route) -> None:
@@ -286,22 +279,6 @@ def test_a_trial_is_asked_for_as_its_api_takes_it_seen_and_deleted(page: Page, e
     assert rules[0]["score_min"] == 0.99
     assert body["spans"][0]["t_start"] == pytest.approx(t0, abs=60)
     assert editing.in_force == [], "nothing was saved"
-
-
-def keep_trial(store: TrialStore, t0: float) -> None:
-    before = TriedTotals(looks=40, tracks=1, events=1, alerts=1, questions=0)
-    alert = TriedAlert(
-        t_start=t0 + 3, t_end=t0 + 5, rules=("intruder",), labels=("person",), severity="alert", tracks=1, best_t=t0 + 4
-    )
-    result = TrialResult(
-        same=False, settings=(), models=("a", "a"), totals=(before, before.model_copy(update={"alerts": 0})),
-        events=[], tracks=[], missing=[], alerts=[TriedAlertPair(change="missing", before=alert, after=None)],
-        unread=[], left_out=LeftOut(alerts=0, events=0, tracks=0), replayed=1,
-    )  # fmt: skip
-    head = TrialHead(
-        id=TRIAL, camera="gate", began_t=t0, who="anna", why="", spans=[(t0, t0 + 8)], diff="-a\n+b", state="done"
-    )
-    store.put(head, result)
 
 
 @pytest.mark.parametrize("page", OWN_CLOCK[:1], indirect=True, ids=["desk"])
