@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import settings
 
+from tests.support.clock_steps import ClockSteps
 from tests.weekly import WEEKLY
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
     Pytest rewrites the assertions of a whole package that brings a plug-in: of 440 modules, on a fresh clone.
     """
+    config.pluginmanager.register(ClockSteps())
     config.pluginmanager.rewrite_hook._must_rewrite.discard("appliance")  # type: ignore[attr-defined]
     gc.disable()
     if _room_in_memory():

@@ -25,7 +25,7 @@ from benchmarks.ingest.decode_everything import DifferenceGate, GreedyTracker
 from benchmarks.ingest.footage import CUTS, FPS, VIEWS, FootageSpec, Sight, Truth, Visit, truth_of
 from benchmarks.ingest.measurement import Measured, ReportedFrame, Score, score
 from models import shapes
-from tests.support.waiting import PATIENCE, until
+from tests.support.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 BURN = """
@@ -68,13 +68,17 @@ import mmap, sys
 private = bytearray(40_000_000)
 shared = mmap.mmap(-1, 20_000_000)
 shared.write(bytes(20_000_000))
+with open(sys.argv[1], "rb") as file:
+    library = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+sum(library[::4096])
 print("ready", flush=True)
 sys.stdin.read()
 """
 
 
 def test_memory_is_told_by_process_and_kind_whoever_else_maps_the_same_libraries() -> None:
-    command = [sys.executable, "-c", KINDS]
+    """Other Pythons come and go beside this test and share libraries with it; the network's 3.9 MB nobody else maps."""
+    command = [sys.executable, "-c", KINDS, str(ROOT / "models/vedette-nano.onnx")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as one:
         assert one.stdout is not None
         one.stdout.readline()
@@ -86,7 +90,7 @@ def test_memory_is_told_by_process_and_kind_whoever_else_maps_the_same_libraries
             other.stdout.readline()
             beside = process_tree.memory_kinds(one.pid)["core"]
             assert beside["files"] == pytest.approx(alone["files"], abs=200_000)
-            assert process_tree.pss_bytes(one.pid) < share
+            assert process_tree.pss_bytes(one.pid) < share - 500_000
             other.communicate(b"")
         one.communicate(b"")
     assert process_tree.memory_kinds(one.pid) == {}
@@ -120,7 +124,8 @@ def test_a_named_thread_is_counted_apart(tmp_path: Path) -> None:
 def test_cpu_time_rises_while_a_process_works() -> None:
     before = machine.family_cpu_s(os.getpid())
     spent = time.process_time() + 0.2
-    until(lambda: time.process_time() > spent, every_s=0)
+    while time.process_time() < spent:
+        pass
     assert machine.family_cpu_s(os.getpid()) - before >= 0.15
 
 
