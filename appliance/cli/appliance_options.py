@@ -275,7 +275,7 @@ Exit code 0: done. 2: wrong use or configuration.
     option("--out", type=Path, required=True, metavar="FILE", help="the zip to write"),
     option("--log", default="", metavar="FILE", help="a log to include, - for standard input; its end is kept"),
     option("--storage", type=Path, metavar="DIR", help="storage.dir, if the site file cannot be read"),
-    run="appliance.cli.backup_command:diagnostics_command",
+    run="appliance.cli.diagnostics_command:diagnostics_command",
 )
 
 

@@ -8,7 +8,8 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from appliance.base.config_model import ConfigModel
-from appliance.config.values import Schedule, Seconds, Share, SharePoint, Title, VerdictSeverityConfig
+from appliance.config.values import Schedule, Seconds, Share, SharePoint, Title
+from appliance.config.verdict_severity import VerdictSeverityConfig
 from appliance.types import DecodeHardware, HealthKind, Severity
 
 Gigabytes = Annotated[float, Field(gt=0)]

@@ -1,8 +1,4 @@
-"""The sections `escalation`, `uplink` and `costs`: what is escalated, with what evidence, and what it costs.
-
-`costs` has the prices behind the comparison on the page Savings. The description of each price says where its default
-is from; the dashboard and docs/costs.md show it beside the price.
-"""
+"""The section `escalation`: what is escalated, with what evidence, and within which budget."""
 
 from __future__ import annotations
 
@@ -10,11 +6,11 @@ from ipaddress import ip_address
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import Field, SecretStr, field_validator
 
-from appliance.base.broker_config import REGION, BrokerAddress, BrokerConfig
 from appliance.base.config_model import ConfigModel
-from appliance.config.values import Amount, Schedule, Seconds, Share, VerdictSeverityConfig, check_port
+from appliance.config.values import Amount, Schedule, Seconds, Share, check_port
+from appliance.config.verdict_severity import VerdictSeverityConfig
 from appliance.types import EvidenceStep, Severity
 
 
@@ -117,89 +113,3 @@ class EscalationConfig(ConfigModel):
     prices: PricesConfig = PricesConfig()
     severity_on_verdict: VerdictSeverityConfig = VerdictSeverityConfig()
     local_judge: LocalJudgeConfig = LocalJudgeConfig()
-
-
-class TtlHoursConfig(ConfigModel):
-    """How long an escalation of this severity waits for its verdict; None: escalation.expire_hours."""
-
-    alert: Annotated[float | None, Field(gt=0, le=24 * 365)] = None
-    warning: Annotated[float | None, Field(gt=0, le=24 * 365)] = None
-    info: Annotated[float | None, Field(gt=0, le=24 * 365)] = 24.0
-
-
-class UplinkConfig(BrokerConfig):
-    """The broker, and how much may be sent to it. See docs/uplink.md."""
-
-    kbps_max: Annotated[float | None, Field(ge=8)] = None
-    mb_day: Annotated[float | None, Field(gt=0)] = None
-    over_mb_day: Literal["urgent", "wait"] = "urgent"
-    outbox_mb_max: Annotated[float, Field(gt=0)] = 2048.0
-    ttl_hours: TtlHoursConfig = TtlHoursConfig()
-    silent_s: Annotated[float, Field(ge=5, le=86400)] = 300.0
-    residency: tuple[Annotated[str, Field(pattern=REGION)], ...] = ()
-    failover_s: Annotated[float, Field(ge=1, le=3600)] = 15.0
-    failback_s: Annotated[float, Field(ge=1, le=86400)] = 300.0
-
-    @model_validator(mode="after")
-    def _allowed_region(self) -> UplinkConfig:
-        regions = {each.region for each in self.urls}
-        if self.residency and not regions.intersection(self.residency):
-            known = f"they are in {', '.join(sorted(regions))}" if regions else "uplink.url names no region: use urls"
-            raise ValueError(f"residency allows {', '.join(self.residency)}, and no broker is there: {known}")
-        return self
-
-    @property
-    def addresses(self) -> tuple[BrokerAddress, ...]:
-        """The brokers that may be connected to, in order: never one in a region that `residency` does not name."""
-        allowed = [each for each in super().addresses if not self.residency or each.region in self.residency]
-        return tuple(allowed)
-
-
-_GB = "1 GB by mobile network in the UK, 2023, by cable.co.uk (237 countries: Israel 0.02, USA 6.00)"
-_PI_NODE = "a Raspberry Pi 5 as a node in a shop, early 2026: 150 over 3 years, 5 a month for its connection"
-
-
-class EdgeCostConfig(ConfigModel):
-    """The costs of one appliance. operations_million: people and services, for a million inferences."""
-
-    device_price: Annotated[Amount, Field(description=_PI_NODE)] = 150.0
-    device_years: Annotated[float, Field(gt=0, le=50, description=_PI_NODE)] = 3.0
-    power_w: Annotated[
-        Amount, Field(description="a Raspberry Pi 5 under load, at the wall: github.com/geerlingguy/sbc-reviews 60")
-    ] = 9.0
-    electricity_kwh: Annotated[Amount, Field(description="0.10 a kWh, early 2026; in much of Europe 0.30")] = 0.10
-    connectivity_month: Annotated[Amount, Field(description=_PI_NODE)] = 5.0
-    maintenance_month: Annotated[Amount, Field(description="nothing until you say so")] = 0.0
-    operations_million: Annotated[Amount, Field(description="nothing until you say so")] = 0.0
-
-
-class CloudCostConfig(ConfigModel):
-    """The costs of sending every main stream to the cloud and of running the detector there.
-
-    gpu_use: the share of its paid hours in which the GPU works. uplink_gb: also of what escalations send; where
-    escalation.prices.uplink_gb is named and this is not, that one; None: always that one.
-    """
-
-    gpu_hour: Annotated[Amount, Field(description="an NVIDIA L4 on demand, RunPod by deploybase.ai, 2026")] = 0.44
-    inferences_hour: Annotated[
-        float, Field(gt=0, description="one in 10 ms on an L4, early 2026: an upper bound of its time")
-    ] = 360_000.0
-    gpu_use: Annotated[float, Field(gt=0, le=1, description="never idle; at 0.1 an inference costs ten times")] = 1.0
-    uplink_gb: Annotated[Amount | None, Field(description=_GB)] = 0.62
-
-
-class JudgeCostConfig(ConfigModel):
-    """The prices of the judge's GPU, for spot beside reserved. warm_hours_day: it is kept on for, used or not."""
-
-    spot_hour: Annotated[Amount, Field(description="an H100 on the spot market, early 2026")] = 0.80
-    reserved_hour: Annotated[Amount, Field(description="an H100, early 2026; an H200 3.69")] = 2.01
-    warm_hours_day: Annotated[float, Field(ge=0, le=24, description="always: a cold model takes a minute")] = 24.0
-
-
-class CostsConfig(ConfigModel):
-    """The prices behind the comparison on the page Savings, all in one currency."""
-
-    currency: Annotated[str, Field(min_length=1, max_length=8, description="that of the defaults")] = "USD"
-    edge: EdgeCostConfig = EdgeCostConfig()
-    cloud: CloudCostConfig = CloudCostConfig()
-    judge: JudgeCostConfig = JudgeCostConfig()

@@ -1,14 +1,9 @@
-"""The sections `notify`, `mqtt` and `arming`: whom the appliance tells, of what, and at what hours.
-
-`notify` has webhook, ntfy, apprise and push targets; `mqtt` the broker that home automation listens at; `arming` the
-profiles of the site, under which rules report and targets are notified.
-"""
+"""The section `notify`: webhook, ntfy, apprise and push targets, and of what each is told."""
 
 from __future__ import annotations
 
 import base64
 import binascii
-import ipaddress
 import re
 from pathlib import Path
 from typing import Annotated, Literal
@@ -17,8 +12,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field, SecretStr, field_validator, model_validator
 
 from appliance.base.config_model import ConfigModel
-from appliance.config.camera_config import CameraName
-from appliance.config.values import Schedule, Seconds, check_port
+from appliance.config.values import Schedule, Seconds, check_port, is_public
 from appliance.types import HealthKind, Severity
 
 TargetName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,31}$")]
@@ -206,146 +200,3 @@ def signing_key(secret: SecretStr) -> bytes:
         return base64.b64decode(text.removeprefix(SIGNING_PREFIX), validate=True)
     except binascii.Error:
         raise ValueError("what stands after whsec_ is not base64") from None
-
-
-def is_public(host: str) -> bool:
-    """Return True for an address beyond a site's own networks; False for a name."""
-    try:
-        return ipaddress.ip_address(host).is_global
-    except ValueError:
-        return False
-
-
-PORT, TLS_PORT = 1883, 8883  # IANA: mqtt and secure-mqtt
-_TOPIC_CHARS_MAX = 128  # leaves room for camera and zone below the 65535 bytes of MQTT
-
-
-class MqttConfig(ConfigModel):
-    """A broker. Neither its repr nor its text holds a secret.
-
-    client_id, topic_prefix: None: `vedette-<site>` and `vedette/<site>`. local: the broker is on the site, so that what
-    it gets does not leave. pictures: it gets the still of the last alert as well.
-    commands: it may choose the profile of the site and pause cameras.
-    """
-
-    enabled: bool = True
-    url: Annotated[str, Field(min_length=8, max_length=500, repr=False)]
-    user: Annotated[str, Field(min_length=1, max_length=200)] | None = None
-    password: SecretStr | None = None
-    client_id: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,128}$")] | None = None
-    topic_prefix: str | None = None
-    discovery_prefix: str = "homeassistant"
-    tls_ca: Path | None = None
-    local: bool = False
-    pictures: bool = False
-    commands: bool = False
-
-    @field_validator("url")
-    @classmethod
-    def _broker_address(cls, url: str) -> str:
-        parts = urlsplit(url)
-        if parts.scheme not in {"mqtt", "mqtts"} or not parts.hostname:
-            raise ValueError("must begin with mqtt:// or mqtts:// and name a host")
-        if parts.username is not None or parts.password is not None:
-            raise ValueError("takes no user or password: set `user` and `password` instead")
-        if parts.path.strip("/") or parts.query or parts.fragment:
-            raise ValueError("ends with the host and its port: topics stand in `topic_prefix`")
-        check_port(parts)
-        return url
-
-    @field_validator("topic_prefix", "discovery_prefix")
-    @classmethod
-    def _topic(cls, topic: str | None) -> str | None:
-        if topic is None:
-            return None
-        parts = topic.split("/")
-        if not all(parts) or topic.startswith("$") or set("+# ") & set(topic) or not topic.isprintable():
-            raise ValueError("is words with / between them, without + # $ and spaces")
-        if len(topic) > _TOPIC_CHARS_MAX:
-            raise ValueError(f"is longer than {_TOPIC_CHARS_MAX} characters")
-        return topic
-
-    @model_validator(mode="after")
-    def _whole(self) -> MqttConfig:
-        if self.password is not None and self.user is None:
-            raise ValueError("password is set without user")
-        if self.tls_ca is not None and not self.uses_tls:
-            raise ValueError("tls_ca is set, but the url begins with mqtt://: write mqtts://")
-        if self.local and is_public(self.host):
-            raise ValueError(f"local: {self.host} is not an address of a site's own network")
-        return self
-
-    def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
-
-    @property
-    def uses_tls(self) -> bool:
-        return urlsplit(self.url).scheme == "mqtts"
-
-    @property
-    def host(self) -> str:
-        return urlsplit(self.url).hostname or ""
-
-    @property
-    def port(self) -> int:
-        return urlsplit(self.url).port or (TLS_PORT if self.uses_tls else PORT)
-
-
-ARMED, DISARMED = "armed", "disarmed"
-"""Profiles that every site has: everything reports, nothing does."""
-ProfileName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,31}$")]
-
-
-class ProfileConfig(ConfigModel):
-    """The rules and targets that report under a profile. None: all of them; empty: none.
-
-    cameras, rules: only rules with one of these names on one of these cameras report. notify: only these targets are
-    notified of alerts.
-    """
-
-    cameras: tuple[CameraName, ...] | None = None
-    rules: tuple[str, ...] | None = None
-    notify: tuple[TargetName, ...] | None = None
-
-
-class ProfileHours(Schedule):
-    """When a profile is in force by itself."""
-
-    profile: ProfileName
-    hours: Annotated[tuple[str, ...], Field(min_length=1)] = ("00:00-24:00",)
-
-
-class ArmingConfig(ConfigModel):
-    """The profiles by name, and the week.
-
-    schedule: of hours that overlap the first counts. default: the profile outside of all of them.
-    """
-
-    profiles: Annotated[dict[ProfileName, ProfileConfig], Field(max_length=16)] = {}
-    schedule: Annotated[tuple[ProfileHours, ...], Field(max_length=32)] = ()
-    default: ProfileName = ARMED
-
-    @field_validator("profiles")
-    @classmethod
-    def _not_built_in(cls, profiles: dict[str, ProfileConfig]) -> dict[str, ProfileConfig]:
-        for name in (ARMED, DISARMED):
-            if name in profiles:
-                raise ValueError(f"`{name}` is there already and means what it says: give yours another name")
-        return profiles
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of all profiles; those that every site has come first and last."""
-        return (ARMED, *self.profiles, DISARMED)
-
-    def profile(self, name: str) -> ProfileConfig:
-        """Return the profile. Raise KeyError if there is none of this name."""
-        return _BUILT_IN[name] if name in _BUILT_IN else self.profiles[name]
-
-    def unknown_profile(self) -> str:
-        """Return a profile that the schedule or the default names and nobody defines; '': there is none."""
-        named = (self.default, *(each.profile for each in self.schedule))
-        return next((name for name in named if name not in self.names), "")
-
-
-_BUILT_IN: dict[str, ProfileConfig] = {ARMED: ProfileConfig(), DISARMED: ProfileConfig(rules=())}

@@ -19,13 +19,17 @@ from appliance.base.broker_config import BrokerConfig
 from appliance.base.config_model import ConfigModel, DetectorConfig
 from appliance.base.errors import ConfigError
 from appliance.base.local_files import is_special
+from appliance.config.arming_config import ArmingConfig
 from appliance.config.camera_config import CameraConfig, CameraName, polygon_area
+from appliance.config.costs_config import CostsConfig
 from appliance.config.dashboard_config import DashboardConfig
-from appliance.config.escalation_config import CostsConfig, EscalationConfig, UplinkConfig
+from appliance.config.escalation_config import EscalationConfig
 from appliance.config.health_config import HealthConfig
 from appliance.config.ingest_config import OWN_NETWORKS_MAX, DecodeConfig, IngestConfig, RecheckConfig
-from appliance.config.notify_config import ArmingConfig, MqttConfig, Target, TargetName
+from appliance.config.mqtt_config import MqttConfig
+from appliance.config.notify_config import Target, TargetName
 from appliance.config.storage_config import StorageConfig
+from appliance.config.uplink_config import UplinkConfig
 from appliance.config.values import Title
 from appliance.types import Decision, Severity
 from appliance.wire import LANGUAGES

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 import unicodedata
 from collections.abc import Collection
@@ -11,7 +12,6 @@ from urllib.parse import SplitResult
 from pydantic import AfterValidator, Field, field_validator
 
 from appliance.base.config_model import ConfigModel
-from appliance.types import SEVERITIES, Decision, Severity
 
 Share = Annotated[float, Field(ge=0, le=1)]
 SharePoint = tuple[Share, Share]
@@ -32,6 +32,14 @@ def _one_line(title: str) -> str:
 
 Title = Annotated[str, Field(max_length=64), AfterValidator(_one_line)]
 """A name for people, any text; '': the id is shown."""
+
+
+def is_public(host: str) -> bool:
+    """Return True for an address beyond a site's own networks; False for a name."""
+    try:
+        return ipaddress.ip_address(host).is_global
+    except ValueError:
+        return False
 
 
 def check_port(address: SplitResult) -> None:
@@ -72,21 +80,6 @@ class Schedule(ConfigModel):
             if not _SPAN.match(span):
                 raise ValueError(f"`{span}` is not a span of hours such as 22:00-06:00")
         return hours
-
-
-class VerdictSeverityConfig(ConfigModel):
-    """The severity that an alert takes with a verdict; None: it keeps its own. Only `confirmed` may make it graver."""
-
-    confirmed: Severity | None = None
-    rechecked: Severity | None = None
-    rejected: Severity | None = "info"
-
-    def after(self, severity: Severity, decision: Decision) -> Severity:
-        """Return the severity after a verdict; severity: by the rules."""
-        if decision == "confirmed":
-            return self.confirmed or severity
-        wanted = {"rechecked": self.rechecked, "rejected": self.rejected}.get(decision) or severity
-        return min(wanted, severity, key=SEVERITIES.index)
 
 
 class Finding(NamedTuple):

@@ -50,6 +50,7 @@ from appliance.dashboard import (
     settings_api,
     settings_page,
     setup_api,
+    setup_page,
     setup_probe_api,
     storage_api,
     stream_api,
@@ -86,7 +87,7 @@ APIS = (
 )  # fmt: skip
 PAGES = (
     alert_page, alerts_page, cameras_page, live_page, notify_page, savings_page, settings_page,
-    system_page, timeline_page, users_page, why_page,
+    setup_page, system_page, timeline_page, users_page, why_page,
 )  # fmt: skip
 ROUTES = (
     *(each.router for each in (*APIS, *PAGES)),

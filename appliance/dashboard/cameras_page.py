@@ -25,7 +25,7 @@ from appliance.dashboard.models_api import Models
 from appliance.dashboard.schemas import API
 from appliance.dashboard.settings_api import Settings, editable_settings, installed_networks
 from appliance.dashboard.settings_forms import fields_of, forms, zone_fields
-from appliance.dashboard.setup_probe_api import AskCamera, Finder, Prober, TryCamera, stored_streams, tried
+from appliance.dashboard.setup_probe_api import stored_streams
 from appliance.dashboard.trials_api import TrialId, Trials, page_of
 from appliance.types import HEALTH_TITLES, Review
 from appliance.web.auth import TemplatesPart
@@ -77,24 +77,6 @@ def camera_new_page(rev: Rev, templates: TemplatesPart, cameras: Cameras, models
     return templates.page(
         "camera_new.html", here="/cameras", rev=rev, vendors=VENDORS, first=first, better=models.better()
     )
-
-
-@router.post("/fragments/setup/probe")
-def probe_fragment(prober: Prober, settings: Settings, templates: TemplatesPart, wanted: TryCamera) -> HTMLResponse:
-    """Return what a camera sent, for the page."""
-    return templates.page("probed.html", found=prober.probe(tried(settings, wanted)))
-
-
-@router.post("/fragments/setup/discover")
-def discover_fragment(finder: Finder, templates: TemplatesPart) -> HTMLResponse:
-    """Return the cameras that answer in the local network, for the page."""
-    return templates.page("found_cameras.html", cameras=finder.found().cameras)
-
-
-@router.post("/fragments/setup/onvif")
-def onvif_fragment(finder: Finder, templates: TemplatesPart, wanted: AskCamera) -> HTMLResponse:
-    """Return a camera's description of itself, for the page."""
-    return templates.page("found_streams.html", found=finder.ask(wanted))
 
 
 def expect_live(name: str, hub: Annotated[LiveHub, Depends(provided(LiveHub))]) -> None:

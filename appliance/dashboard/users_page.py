@@ -1,4 +1,4 @@
-"""The pages of accounts and access: the first user, all users, one's own account, who looked, a link to a clip."""
+"""The pages of accounts and access: all users, one's own account, who looked, a link to a clip."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ from typing import Annotated
 from urllib.parse import quote, urlencode
 
 from fastapi import Depends, Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse
 
 from appliance.base.credentials import LENGTH_MIN
 from appliance.dashboard.account_api import GUESSED_S, me_of, own_sessions
 from appliance.dashboard.cameras_api import Cameras
 from appliance.dashboard.deps import DatabasePart, PagePart, StorageRoot
 from appliance.dashboard.exports_api import ExporterPart, Log, exports_of, shared_export
-from appliance.dashboard.settings_api import Settings
 from appliance.dashboard.users_api import LOG_SHOWN, Filtered, sessions_of, tokens_of, users_of
 from appliance.store.erasure import SpanEraser
 from appliance.store.users import LOG_ROWS_MAX
@@ -25,15 +24,6 @@ from appliance.web.visitor import Visitor, visitor
 ACCESS_ROWS_SHOWN = 200  # on the page Who looked
 
 router = RouteList(default_response_class=HTMLResponse)
-
-
-@router.get("/setup", tags=["session"])
-def setup_page(templates: TemplatesPart, access: AccessPart, settings: Settings) -> Response:
-    """Return the page of the first run; once there is a user, redirect to the start page."""
-    if not access.in_setup:
-        return RedirectResponse("/", 303)
-    site = settings.service.running.config.site.shown
-    return templates.page("setup.html", site_name=site, length_min=LENGTH_MIN)
 
 
 @router.get("/users", include_in_schema=False)

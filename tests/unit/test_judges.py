@@ -11,7 +11,7 @@ import pytest
 
 from appliance.base.clock import ManualClock
 from appliance.config import SiteConfig
-from appliance.config.values import VerdictSeverityConfig
+from appliance.config.verdict_severity import VerdictSeverityConfig
 from appliance.notify.notice_policy import NoticeInput, decide_notice
 from appliance.store.alert_rows import AlertRow, Standing
 from appliance.store.alert_search import AlertQuery

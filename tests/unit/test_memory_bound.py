@@ -32,7 +32,8 @@ NEVER = {
     },
     # It is handed its settings by the core, and speaks to nobody else.
     "appliance.ingest.__main__": {
-        "appliance.config.notify_config", "appliance.config.site_file", "appliance.wire", "argparse", "asyncio",
+        "appliance.config.arming_config", "appliance.config.mqtt_config", "appliance.config.notify_config",
+        "appliance.config.site_file", "appliance.wire", "argparse", "asyncio",
         "email", "fastapi", "importlib.metadata", "nats", "numpy.ma", "sqlite3", "ssl", "starlette", "uvicorn", "yaml",
     },
     # It gets plain values: with the database and the models of the configuration it held 8 MB more.
