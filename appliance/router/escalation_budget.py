@@ -33,7 +33,7 @@ class EscalationBudget:
         self.gpu_s = TUNING.judge_s
         """Seconds of the judge that one escalation is expected to take."""
         self.gpu_hour: float | None = None
-        """The price that the workers announce, for what is still to be asked; None: that of the site file."""
+        """The price that the workers announce, in place of the site file's; None: they announce none."""
 
     @property
     def is_limited(self) -> bool:
@@ -50,8 +50,7 @@ class EscalationBudget:
     def cost(self, bytes_: int, camera: str = "", evidence: str = "") -> EscalationCost:
         """Return the cost of an escalation of this camera with these bytes and this first evidence."""
         tokens = self._price(self._mean(camera, evidence))
-        gpu_hour = self._prices.gpu_hour if self.gpu_hour is None else self.gpu_hour
-        return EscalationCost(bytes_, self.gpu_s, self._money(bytes_, 0.0) + self.gpu_s / _HOUR_S * gpu_hour + tokens)
+        return EscalationCost(bytes_, self.gpu_s, self._money(bytes_, self.gpu_s) + tokens)
 
     def spend(self, cost: EscalationCost, now: float) -> None:
         """Add the cost of an escalation that goes out."""
@@ -97,7 +96,8 @@ class EscalationBudget:
         )
 
     def _money(self, bytes_: float, gpu_s: float) -> float:
-        return bytes_ / _GB * self._prices.uplink_gb + gpu_s / _HOUR_S * self._prices.gpu_hour
+        gpu_hour = self._prices.gpu_hour if self.gpu_hour is None else self.gpu_hour
+        return bytes_ / _GB * self._prices.uplink_gb + gpu_s / _HOUR_S * gpu_hour
 
     def _mean(self, camera: str, evidence: str) -> TokenCount:
         """Return the mean tokens of an escalation of this camera with this first evidence; 0: not known yet.

@@ -12,7 +12,7 @@ from appliance.base.clock import ManualClock, Period
 from appliance.router.decide import EscalationCost
 from appliance.router.escalation_budget import EscalationBudget
 from appliance.store.decisions import CloudSpend, DecisionStore
-from appliance.store.verdict_stats import TokenCount
+from appliance.store.verdict_stats import TokenCount, TokenUsage
 from tests.servers.site import Site
 
 DAY_S = 86400.0
@@ -83,6 +83,20 @@ def test_what_is_counted_after_midnight_is_of_the_new_day() -> None:
     purse.spend(EscalationCost(3_000, 4.0, 0.0), 2 * DAY_S + 100.0)
     assert [each.spent for each in purse.limits(2 * DAY_S + 100.0)] == [3_000, 4.0]
     assert [each.renew_t for each in purse.limits(2 * DAY_S + 100.0)] == [3 * DAY_S] * 2
+
+
+def test_the_announced_price_of_a_gpu_hour_counts_before_and_after_the_verdict() -> None:
+    """A count of the store replaces what was expected of an escalation; its price stays the announced one."""
+    purse = EscalationBudget(config.BudgetConfig(money_day=1.0), config.PricesConfig(gpu_hour=2.0), period)
+    purse.gpu_hour = 36.0
+    cost = purse.cost(0)
+    assert cost.money == pytest.approx(purse.gpu_s / 100)
+    for spent in (1, 2):
+        purse.spend(cost, 100.0)
+        assert purse.limits(100.0)[0].spent == pytest.approx(spent * cost.money)
+    purse.set_tokens(TokenUsage())
+    purse.set_spent(CloudSpend(gpu_s_day=2 * purse.gpu_s, gpu_s_month=2 * purse.gpu_s), 100.0)
+    assert purse.limits(100.0)[0].spent == pytest.approx(2 * cost.money)
 
 
 def test_without_a_budget_of_money_nobody_counts_tokens() -> None:
