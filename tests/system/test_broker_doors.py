@@ -48,11 +48,20 @@ def accounts(*sites: str) -> str:
     text = HUB[HUB.index("# accounts {") :]
     block = "\n".join(line.removeprefix("# ") for line in text.splitlines())
     head, one = block.split("  DEPOT_7: {")
+    asked = '      {service: {account: DEPOT_7, subject: "vedette.depot-7.wanted"}}'
+    assert asked in head
+    head = head.replace(
+        asked, "\n".join(asked.replace("DEPOT_7", _upper(name)).replace("depot-7", name) for name in sites)
+    )
     one = "  DEPOT_7: {" + one.rsplit("}", 1)[0]
     for name in sites:
-        upper = name.upper().replace("-", "_")
+        upper = _upper(name)
         head += one.replace(f"$VEDETTE_{'DEPOT_7'}_PASSWORD", name).replace("DEPOT_7", upper).replace("depot-7", name)
     return head.replace("$VEDETTE_WORKER_PASSWORD", "worker") + "}"
+
+
+def _upper(name: str) -> str:
+    return name.upper().replace("-", "_")
 
 
 @contextlib.contextmanager
@@ -101,7 +110,8 @@ class Attack:
     async def _listen(self, client: Any) -> None:
         for subject in (">", "*.>", "vedette.>", "vedette.*.>", f"vedette.{VICTIM}.>", f"vedette.{VICTIM}.verdict",
                         f"vedette.{VICTIM}.escalation.*", "$JS.>", "$JS.API.>", "$JS.EVENT.>", "$SYS.>", "_INBOX.>",
-                        f"_INBOX.{VICTIM}.>", "_R_.>", "$KV.>", "vedette.*.verdict", "vedette.*.dead"):  # fmt: skip
+                        f"_INBOX.{VICTIM}.>", "_R_.>", "$KV.>", "vedette.*.verdict", "vedette.*.dead",
+                        "vedette.*.wanted", f"vedette.{VICTIM}.wanted"):  # fmt: skip
             self.tries += 1
             await client.subscribe(subject, cb=self._hear)
 
@@ -114,8 +124,8 @@ class Attack:
 
     def _foreign_subjects(self) -> list[str]:
         return [f"vedette.{VICTIM}.escalation.high", f"vedette.{VICTIM}.verdict", f"vedette.{VICTIM}.media.x.0",
-                f"vedette.{VICTIM}.dead", f"vedette.{ME}.verdict", f"vedette.{ME}.dead", "vedette_pool.status",
-                f"_INBOX.{VICTIM}.x"]  # fmt: skip
+                f"vedette.{VICTIM}.dead", f"vedette.{VICTIM}.wanted", f"vedette.{ME}.verdict", f"vedette.{ME}.dead",
+                "vedette_pool.status", f"_INBOX.{VICTIM}.x"]  # fmt: skip
 
     def _publications(self) -> Iterator[tuple[str, bytes]]:
         asked = {

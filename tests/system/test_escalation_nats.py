@@ -16,6 +16,7 @@ import nats
 import nats.errors
 import nats.js.errors
 import pytest
+from nats.aio.msg import Msg
 from pydantic import SecretStr
 
 from appliance import wire
@@ -36,7 +37,7 @@ from tests.servers.nats import NatsBinary, NatsServer, find_nats_servers
 from tests.servers.openai_stub import KEY, MODEL, OpenAiStub, openai_stub
 from tests.servers.site import Site, evidence_image, ref_of, site
 from tests.servers.worker import ScriptedDetector, WorkerProcess, worker
-from tests.support.waiting import holds, until
+from tests.support.waiting import holds, until, until_async
 
 BINARIES = find_nats_servers()
 
@@ -735,6 +736,32 @@ def users_of_the_example() -> str:
     return block
 
 
+async def asked_whether_wanted(mine: str, workers: str) -> bytes:
+    """Return what the site answers a worker in another account, and assert that it may answer once alone."""
+    refused: list[str] = []
+
+    async def note(error: Exception) -> None:
+        refused.append(str(error))
+
+    here = await nats.connect(mine, inbox_prefix="_INBOX.depot-7", error_cb=note)
+    there = await nats.connect(workers)
+    try:
+
+        async def answer(message: Msg) -> None:
+            await message.respond(b"no")
+            await message.respond(b"yes")
+
+        await here.subscribe(wire.wanted_subject("depot-7"), cb=answer)
+        await here.flush()
+        told = (await there.request(wire.wanted_subject("depot-7"), b"esc-1", timeout=20)).data
+        await until_async(lambda: refused)
+        assert "permissions violation for publish" in refused[0].lower()
+        return told
+    finally:
+        await here.close()
+        await there.close()
+
+
 @pytest.mark.parametrize("binary", BINARIES, ids=str)
 def test_the_example_hub_lets_a_site_do_what_it_must_and_no_more(binary: NatsBinary, tmp_path: Path) -> None:
     server = NatsServer(binary, tmp_path / "nats", extra=users_of_the_example()).start()
@@ -750,6 +777,7 @@ def test_the_example_hub_lets_a_site_do_what_it_must_and_no_more(binary: NatsBin
                 ask_broker(mine, lambda js, subject=subject: js.publish(subject, b"{}", timeout=0.3), "_INBOX.depot-7")
         own = wire.escalation_subject("depot-7", "low")
         ask_broker(mine, lambda js: js.publish(own, b"{}", timeout=60), "_INBOX.depot-7")
+        assert asyncio.run(asked_whether_wanted(mine, workers)) == b"no"
     finally:
         server.stop()
 
