@@ -332,7 +332,9 @@ class MqttPublisher:
             self._system_at = self._clock.monotonic()
             warning = deps.warning()
             reasons = [*(fault.reason for fault in faults if not fault.camera), *([warning] if warning else [])]
-            shown, to_review = [rows.get(name) for name in self._cameras], deps.alerts.counts().to_review
+            shown = [rows.get(name) for name in self._cameras]
+            # A broker off the site does not learn that there are cameras of which nothing leaves, not even by a number.
+            to_review = deps.alerts.counts(None if self._mqtt.local else self._cameras).to_review
             self._set(self._topics.system, system_state(shown, reasons, to_review, deps.detector_load()), "")
 
     def _read_alerts(self) -> None:

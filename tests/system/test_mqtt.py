@@ -341,6 +341,21 @@ def test_a_broker_off_the_site_hears_nothing_that_privacy_forbids(
     assert not home.kept.get(STILL)
 
 
+@pytest.mark.parametrize(("local", "counted"), [(False, 1), (True, 2)])
+def test_a_broker_off_the_site_counts_only_alerts_of_cameras_it_knows(
+    site: Callable[..., PublishingSite], home: Listener, monkeypatch: pytest.MonkeyPatch, local: bool, counted: int
+) -> None:
+    monkeypatch.setattr(publisher_module, "SYSTEM_EVERY_S", 0.0)
+    yard = site(local=local)
+    yard.raise_alert("a1")
+    t = yard.clock.now()
+    hidden = AlertChange("opened", alert("a2", t=t, camera="cellar"), event(t, name="e2", camera="cellar"))
+    yard.alerts.apply(hidden, escalation=None, priority="")
+    yard.raise_alert("a3")
+    until(lambda: "a3" in [json.loads(body)["alert"] for topic, body, _ in home.heard if topic.endswith("/alerts")])
+    until(lambda: json.loads(home.kept["vedette/depot/system"])["alerts_to_review"] == counted + 1)
+
+
 @pytest.mark.parametrize("forbids", [{"image_free": True}, {"privacy": {"blur": "people"}}], ids=["image free", "blur"])
 def test_a_still_leaves_only_where_whole_images_may(
     site: Callable[..., PublishingSite], home: Listener, forbids: dict[str, Any]
