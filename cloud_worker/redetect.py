@@ -1,7 +1,8 @@
-"""Judges by a second detection: an object detector examines the evidence images again, at full size, and they vote.
+"""Judges an escalation with an object detector instead of a language model.
 
-It answers "is there such an object at this place?", not "is this an intruder?", so it never confirms: what it finds
-again is `rechecked`, and says so in the verdict.
+The detector examines each evidence image again, at full size, and each image votes whether the object is there. The
+majority decides. The detector answers "is there such an object at this place?", not "is this an intruder?". Therefore
+it never confirms an alert: if it finds the object, the verdict is `rechecked`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from cloud_worker.decoding import Pixels
 from cloud_worker.evidence import EvidenceFile, MediaRefused
 from cloud_worker.judge import JudgeCase, Opinion
 
-CROP_SCALE = 2.5  # of the flagged box: an object small in the frame is large in its crop
+CROP_SCALE = 2.5  # sides of a crop against the sides of the alert's box: a small object is then large in its crop
 UNSURE_SHARE = 0.5  # between this share of score_min and score_min an image does not vote
 
 VoteAnswer = Literal["yes", "no", "unsure"]
@@ -30,7 +31,7 @@ Result = TypeVar("Result")
 
 
 class Detector(Protocol):
-    """The part of a detector that is used; see appliance.detect."""
+    """Describes the part of a detector that this module uses; see appliance.detect."""
 
     @property
     def name(self) -> str: ...
@@ -43,7 +44,7 @@ class Detector(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Vote:
-    """One image's answer and the best score seen at the place."""
+    """Holds an image's answer, and the best score at the place of the object."""
 
     ref: MediaRef
     answer: VoteAnswer
@@ -51,9 +52,10 @@ class Vote:
 
 
 class Redetect:
-    """Owner of a detector and of the one thread that uses it (a detector belongs to one thread).
+    """Owns a detector and the one thread that uses it (a detector belongs to one thread).
 
-    score_min: the score from which an object is seen. The detector should report from half of it on.
+    score_min: the least score with which an object counts as found. The detector should report objects from half of
+    this score on.
     """
 
     name = "redetect"
@@ -73,7 +75,7 @@ class Redetect:
         return self._detector.name
 
     async def judge(self, case: JudgeCase) -> Opinion:
-        """Vote over the images. Raise EngineError when the detector failed."""
+        """Return the opinion of the majority of the images. Raise EngineError if the detector failed."""
         label = case.escalation.label
         if label not in self._detector.labels:
             what = f"does not know what a {label} is" if label else "answers no question in words"
@@ -111,10 +113,10 @@ class Redetect:
 
     def _vote(self, file: EvidenceFile, pixels: Pixels, class_id: int) -> Vote:
         box = _flagged(file.ref)
-        if box is None:  # the camera's detector missed it here too: whatever is seen may be something else
+        if box is None:  # the camera's detector found no object here: what this one finds may be something else
             best = max(_scores(self._detect([pixels])[0], class_id, None), default=0.0)
             return Vote(file.ref, "unsure", best)
-        if file.ref.kind == "crop":  # the site has cut it out as closely as `enlarged` would
+        if file.ref.kind == "crop":  # the appliance has cut out the object as closely as `enlarged` does
             best = max(_scores(self._detect([pixels])[0], class_id, box), default=0.0)
             return Vote(file.ref, self._answer(best), best)
         crop, crop_box = enlarged(pixels, box)
@@ -147,7 +149,7 @@ class Redetect:
 
 
 def _majority(label: str, votes: list[Vote]) -> tuple[Decision, str]:
-    """Return the decision of the images that voted, and its wording. A tie, or no vote at all, is `unsure`."""
+    """Return the decision of the images that voted, and its text. A tie, or no vote at all, is `unsure`."""
     yes = sum(vote.answer == "yes" for vote in votes)
     no = sum(vote.answer == "no" for vote in votes)
     best = max((vote.score for vote in votes), default=0.0)
@@ -174,7 +176,7 @@ def enlarged(pixels: Pixels, box: Box) -> tuple[Pixels, Box]:
 
 
 def _flagged(ref: MediaRef) -> Box | None:
-    """Return where the object should be. A crop without a box shows nothing but the object."""
+    """Return the box in which the object should be; None: it is not known. A crop without a box is all object."""
     if ref.box is None:
         return (0.0, 0.0, 1.0, 1.0) if ref.kind == "crop" else None
     x1, y1, x2, y2 = (min(max(value, 0.0), 1.0) for value in ref.box)
@@ -182,7 +184,7 @@ def _flagged(ref: MediaRef) -> Box | None:
 
 
 def _scores(found: Detections, class_id: int, box: Box | None) -> list[float]:
-    """Return the scores of the objects of the class, of all or of those at `box`."""
+    """Return the scores of the objects of the class: of those at `box`, or with None of all."""
     return [
         float(score)
         for at, score, kind in zip(found.boxes.tolist(), found.scores, found.class_ids, strict=True)

@@ -1,4 +1,4 @@
-"""`vedette run` in three steps: build every service, recover what a kill left behind, start."""
+"""Runs `vedette run` in three steps: build every service, recover from a kill of the last run, start the services."""
 
 from __future__ import annotations
 
@@ -73,8 +73,8 @@ from appliance.web.server import WebServer
 logger = logging.getLogger(__name__)
 
 OPEN_FILES_MAX = 8192  # as LimitNOFILE of deploy/systemd/vedette.service
-METER_EVERY_S = 1.0  # a kill loses the counts of at most one second; shorter wears out an SD card
-VIEW_IDLE_S = 60.0  # after which the child that decodes for the live view ends
+METER_EVERY_S = 1.0  # a kill loses the counts of at most one second; a shorter interval wears out an SD card
+VIEW_IDLE_S = 60.0  # the child process that decodes for the live view ends after so long without a viewer
 
 
 def run_command(site_file: Path | None, listen: str | None) -> int:
@@ -91,15 +91,16 @@ def run_command(site_file: Path | None, listen: str | None) -> int:
 def run(config: SiteConfig, site_file: Path) -> int:
     """Run the appliance until SIGINT or SIGTERM. Returns 0, 1 after a service failed, 2 for an unusable model.
 
-    site_file: that `config` was read from; the dashboard may change it.
+    site_file: the file from which `config` was read; the dashboard may change it.
 
-    Raises UsageError before anything is started: a taken port, an unusable storage folder. The model is loaded where
-    it is used, in the ingest process: here it would cost 70 MB for nothing.
+    Raise UsageError before anything is started, for example if a port is taken or the storage folder is unusable. The
+    model is loaded only in the ingest process, which uses it. Here it would cost 70 MB for nothing.
     """
     remove_identifiers()
-    hold_little(CORE_MMAP_THRESHOLD_BYTES)
-    share_methods()
-    free_import_leftovers()
+    # These three keep the memory of this process small. They come before anything that stays is made.
+    hold_little(CORE_MMAP_THRESHOLD_BYTES)  # sets malloc up: large freed blocks go back, and threads share heaps
+    share_methods()  # dataclasses share the methods that Python writes anew for each class
+    free_import_leftovers()  # frees annotations and caches that only imports needed
     _raise_open_files_limit()
     group = ServiceGroup()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -119,7 +120,7 @@ def run(config: SiteConfig, site_file: Path) -> int:
             recover(config, root, appliance.stores, clock, reader.recover_segment, new_database=db.is_new)
         start(appliance, group)
         appliance.warm_up()
-        spare_what_stays()
+        spare_what_stays()  # the garbage collector need not look at what was made so far
         logger.info("site %s, %d cameras; %s", config.site.name, len(config.cameras), appliance.where)
         if appliance.fingerprint:
             text = "The browser will not know this certificate; compare its SHA-256:"

@@ -1,8 +1,12 @@
-"""Makes a bundle of a network that is here, its .onnx files cut into the stages of the network.
+"""Makes a bundle from a network whose files are on this machine.
 
-So who re-trains the head sends the head alone. The stage is read off the names of the weights, as exporters write them.
-All that is no weight, or of a name that tells nothing, is `graph`. Nothing is parsed to put the file together again:
-its bytes are the pieces in their order.
+A bundle is one version of a network: a folder with a manifest, the network's files (one for each precision), and a
+model card. To keep updates small, each .onnx file is cut into parts, one for each stage of the network (backbone, neck,
+head). An appliance downloads only the parts that it lacks: only the head, if only the head was re-trained.
+
+The stage of a weight is known from its name, as exporters write it. Weights with other names, and everything that is
+not a weight, form the part `graph`. To restore the file, an appliance joins the pieces in their order, without parsing
+them.
 """
 
 from __future__ import annotations
@@ -29,7 +33,7 @@ from appliance.detect.protobuf_reader import protobuf_spans
 
 CARD_FILE = "card.md"
 
-STAGE_BYTES_MIN = 4096  # a smaller file, or one with less of weights by stage, is moved whole
+STAGE_BYTES_MIN = 4096  # a smaller file is not cut
 _GRAPH, _INITIALIZER, _NAME = 7, 5, 8  # field numbers of onnx.proto
 _STAGES: tuple[tuple[Stage, re.Pattern[str]], ...] = (
     ("head", re.compile(r"(^|[./_])(head|branches|detect|cls|bbox|class_embed|bbox_embed|decoder)([./_]|$)")),
@@ -39,7 +43,7 @@ _STAGES: tuple[tuple[Stage, re.Pattern[str]], ...] = (
 
 
 def describe_file(name: str, data: bytes) -> BundleFile:
-    """Return how a file of a bundle is cut into blobs; what is not an .onnx with stages is one blob."""
+    """Return how a file of a bundle is cut into blobs. A file that is no .onnx with stages is one blob."""
     if not name.endswith(".onnx") or len(data) < STAGE_BYTES_MIN:
         return whole_file(data)
     try:
@@ -63,9 +67,10 @@ def describe_file(name: str, data: bytes) -> BundleFile:
 
 
 def describe_network(name: str, version: str = "") -> tuple[BundleManifest, dict[str, bytes]]:
-    """Return the bundle of a network that is here under `name`, with those of its variants that are, and its files.
+    """Return the manifest and the files of a bundle made from the network `name` and its variants on this machine.
 
-    version: "": after the hash of its file, so that the same file is the same version everywhere. Raise ModelError.
+    version: "": made from the hash of the network's file, so that the same file has the same version everywhere. Raise
+    ModelError.
     """
     places = model_folders()
     name, places = of_version(name, places)
@@ -95,7 +100,7 @@ def describe_network(name: str, version: str = "") -> tuple[BundleManifest, dict
 
 
 def install_files(store: BundleStore, manifest: BundleManifest, files: Mapping[str, bytes]) -> Path:
-    """Install a bundle whose files are in memory; return its folder. Raise as BundleStore.add."""
+    """Install a bundle whose files are in memory; return its folder. Raise the errors of BundleStore.add."""
 
     def fill(folder: Path) -> None:
         for file, data in files.items():
@@ -105,10 +110,10 @@ def install_files(store: BundleStore, manifest: BundleManifest, files: Mapping[s
 
 
 def adopt_network(model: str) -> BundleRef | None:
-    """Keep the network that `detector.model` stands for as a bundle, so that a later version has a way back to it.
+    """Keep a copy of the network of `detector.model` as a bundle, so that people can go back to it after an update.
 
-    Nothing is put in force, and what an older Vedette reads is not touched. Return None: it is kept already, or is a
-    file without a name. Raise ModelError, PreconditionError.
+    Nothing is put in force, and the files that an older Vedette reads stay as they are. Return None if there is a copy
+    already, or if the network is a file without a name. Raise ModelError, PreconditionError.
     """
     name, store = named_model(model), bundle_store()
     entry = present_models().get(name)
@@ -127,7 +132,7 @@ def _card(name: str, entry: ModelEntry) -> str:
 
 
 def _runs(data: bytes) -> list[tuple[Stage, int]]:
-    """Return stages with the number of bytes, in the order of the file; neighbours differ."""
+    """Return the runs of bytes of one stage: stage and number of bytes, in the order of the file."""
     view = memoryview(data)
     marks: list[tuple[int, int, Stage]] = []
     for number, graph, begin, _ in protobuf_spans(view):

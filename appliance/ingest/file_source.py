@@ -1,4 +1,4 @@
-"""A video file that behaves like a camera (paced, looping) or is read as fast as possible (replay)."""
+"""Reads a video file like a camera (at the recorded speed, in a loop), or as fast as possible (for a replay)."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from appliance.media.source import MICROSECOND, PIXELS_MAX, SECOND_US, ReceivedB
 
 OPEN_S_MAX = 10.0  # a disk that answers no sooner has failed
 READ_S_MAX = 10.0  # a disk that spins up takes less; a network share that hangs never answers
-PACE_LAG_S_MAX = 2.0  # a reader that fell further behind is not hurried, and a loop that ended longer ago begins now
-FRAME_S_DEFAULT = 0.04  # where a file does not say
+# A reader that is later than this is not hurried. A clip that ended longer ago is stamped from now, not from its end.
+PACE_LAG_S_MAX = 2.0
+FRAME_S_DEFAULT = 0.04  # of a file that does not state its frame rate
 FRAMES_A_SECOND_MAX = 300  # no camera sends more
 DAMAGED_READS_MAX = 100  # in a row
 REORDER_PACKETS_MAX = 20  # at the beginning, among which the first frame to be shown is searched
@@ -41,11 +42,13 @@ def clip_path(url: str) -> Path:
 
 
 class FileSource:
-    """Packets of one video file.
+    """Yields the packets of one video file.
 
-    State: the open container, the time line, the pace. Owner: one thread. With a clock the packets come at the speed
-    of the recording, stamped from the time of `open()`, and a second `open()` goes on in time; without one (replay)
-    they come at once, stamped from 0. Bytes received are the sizes of the packets.
+    With a clock (a camera), packets come at the speed of the recording. Their time stamps begin at the time of
+    `open()`. If the clip has just ended and `open()` is called again (a loop), they continue after the last stamp.
+    Without a clock (a replay), packets come at once, and their time stamps begin at 0.
+
+    State: the open container, the time line, the pace. Owner: one thread. Bytes received are the sizes of the packets.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
-"""Reads recorded segments back as packets with the camera's time, also from a file that is still being written.
+"""Reads recorded segments as packets with the camera's time, also from a file that is still being written.
 
-Recovers a segment that a kill or a power cut left behind: cuts it back to its last whole fragment and measures it.
-Nothing is decoded.
+Also recovers a segment whose recording ended by a kill or a power cut: cuts the file back to its last whole fragment,
+and measures it. Nothing is decoded.
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ _TRIES_MAX = 64  # fragments are a second long, and segments some seconds
 
 
 def recover_segment(path: Path) -> MeasuredSegment | None:
-    """Seconds, frames, codec and size of a segment file, up to where it was cut off; None: there is no frame in it.
+    """Return seconds, frames, codec and frame size of a segment file, up to where it is whole; None: it has no frame.
 
-    Where blocks were lost under a length that was kept, the end is nonsense that keeps readers from the beginning, too:
-    the file is then cut back to its last whole fragment. Raises OSError when the process lacks files or memory.
+    After a power cut the disk may have stored the length of a file, but not all of its blocks. Its end is then random
+    data, which may keep readers even from opening it. Such a file is cut back to its last whole fragment. Raise OSError
+    if the process may open no more files or has no memory.
     """
     measured, sound = _read(path)
     if sound or path.suffix != ".mp4":
@@ -50,7 +51,7 @@ def recover_segment(path: Path) -> MeasuredSegment | None:
 
 
 def _read(path: Path) -> tuple[MeasuredSegment | None, bool]:
-    """Return the measure of the file, and whether it could be read to its end."""
+    """Return the measurements of the file, and whether it could be read to its end."""
     starts: list[float] = []
     sound = True
     size, name = (0, 0), ""
@@ -62,7 +63,7 @@ def _read(path: Path) -> tuple[MeasuredSegment | None, bool]:
                 return None, False
             size, name = (codec.width, codec.height), codec.name
             for packet in container.demux(stream):
-                # Of the fragment that was cut off, the last packet lacks its end.
+                # If the last fragment was cut off, its last packet is not whole.
                 if not packet.size or packet.pts is None or not packet.time_base or packet.is_corrupt:
                     continue
                 if path.suffix == ".mp4" and name in _WITH_LENGTHS and not _is_whole(packet):
@@ -70,7 +71,7 @@ def _read(path: Path) -> tuple[MeasuredSegment | None, bool]:
                 starts.append(float(packet.pts * packet.time_base))
     except (OSError, av.error.FFmpegError, IndexError) as error:
         short = getattr(error, "errno", 0)
-        if short in _SHORTAGES:  # says nothing of the file, which must not be cut for it
+        if short in _SHORTAGES:  # the process lacks something: no reason to cut the file
             raise OSError(short, os.strerror(short)) from None
         sound = False
     if not starts:
@@ -96,7 +97,7 @@ def _is_whole(packet: av.Packet[av.VideoStream]) -> bool:
 
 
 def _fragment_ends(path: Path) -> Iterator[int]:
-    """Where the fragments end that are there to their last byte, by the boxes of the file (ISO/IEC 14496-12)."""
+    """Yield the offset at which each whole fragment ends, from the file's boxes (ISO/IEC 14496-12)."""
     length = path.stat().st_size
     with path.open("rb") as file:
         at = 0
@@ -133,7 +134,7 @@ class TimedPacket:
 
 @dataclass(frozen=True, slots=True)
 class SegmentSound:
-    """The sound of an open segment. Segments with equal `parameters` can be played as one stream."""
+    """Describes the sound of an open segment. Segments with equal `parameters` can be played as one stream."""
 
     stream: av.AudioStream
     parameters: tuple[object, ...]
@@ -150,7 +151,7 @@ class OpenSegment:
 
     @property
     def sound(self) -> SegmentSound | None:
-        """None: there is none."""
+        """The sound of the segment; None: it has no sound."""
         stream = next(iter(self.container.streams.audio), None)
         if stream is None or stream.codec_context is None or not stream.rate:
             return None
@@ -158,7 +159,10 @@ class OpenSegment:
         return SegmentSound(stream, (context.name, stream.rate, stream.channels, bytes(context.extradata or b"")))
 
     def sound_packets(self, sound: SegmentSound) -> Iterator[tuple[av.Packet[av.AudioStream], float]]:
-        """Instead of `packets`: the readable packets of sound, and the camera time of each."""
+        """Yield the readable packets of sound, each with its camera time.
+
+        Call either this method or `packets`: both read the file from its beginning.
+        """
         with contextlib.suppress(FFmpegError):
             for packet in self.container.demux(sound.stream):
                 if packet.pts is None or not packet.size or packet.is_corrupt:
@@ -169,7 +173,7 @@ class OpenSegment:
                 yield packet, t
 
     def packets(self) -> Iterator[TimedPacket]:
-        """Return the readable packets; they end where the file is torn."""
+        """Yield the readable packets of video, up to where the file is damaged."""
         base: int | None = None
         assert self.stream.time_base is not None, "of a stream that is read"
         # Two whole numbers: a Fraction for each packet costs more than reading it.
@@ -191,8 +195,8 @@ class OpenSegment:
             logger.debug("%s ends early: %s", self.segment.path, error)
 
 
-# The recorder writes the codec's parameters into the header. Without these, opening decodes the first frames to guess
-# what stands there: 23 ms at 720p in place of 1.4, and a clip of an alert opens its segments two or three times.
+# The recorder writes the codec's parameters into the header. Without these options FFmpeg decodes the first frames to
+# guess the parameters: 23 ms at 720p instead of 1.4 ms. A clip of an alert opens its segments two or three times.
 _NOT_PROBED = {"fpsprobesize": "0"}
 _NOT_DECODED: list[Any] = [{"skip_frame": "all"}]  # PyAV declares a list of texts, and takes one of dictionaries
 

@@ -1,4 +1,8 @@
-"""Stores escalations with their steps and media: the state of each, the next one, and the effect of a verdict."""
+"""Stores escalations: requests to the cloud, or to a model on site, to judge an alert.
+
+An escalation has steps (one message each) and media (the images and clips in the messages). The store keeps the state
+of each escalation, gives the one to send next, and applies verdicts.
+"""
 
 from __future__ import annotations
 
@@ -14,20 +18,26 @@ from appliance.types import CONFIRMING_KINDS, Decision, EvidenceStep, JudgeKind,
 StepEvidence = Literal["facts", "crop", "frame", "clip"]
 Delivery = Literal["waiting", "deferred", "ready", "sent", "settled", "expired"]
 WITHDRAW_CONFIDENCE_MIN = 0.7
-"""A language model that rejects an alert less surely than this withdraws it from nobody. Its figures are its own words,
-not measured chances: below two in three it has little reason of its own."""
+"""If a language model rejects an alert with less confidence than this, people still see the alert. The confidence is
+what the model says about itself, not a measured probability: below two in three it hardly means anything."""
 VerdictEffect = Literal["settled", "more", "reason", "known"]
-"""The escalation is over; it will be sent again with more evidence; the reason of its decision came; the verdict was
-seen before and changed nothing."""
+"""The effect of a verdict that arrives:
 
-# The states of an escalation that mean something together.
+- settled: the escalation is over.
+- more: the escalation will be sent again with more evidence.
+- reason: the reason of an earlier decision arrived.
+- known: the verdict was received before, and changed nothing.
+"""
+
+# The states of an escalation that has no final verdict and was not given up.
 UNSETTLED: tuple[Delivery, ...] = ("waiting", "deferred", "ready", "sent")
 
 
 def is_firm(judge: JudgeKind | None, confidence: float | None) -> bool:
     """Return True if a rejection may keep an alert from a person.
 
-    A person's rejection may, a language model's when it is sure enough; a detector's or an unknown judge's never may.
+    A person's rejection may. A language model's rejection may if the model is sure enough. A detector's or an unknown
+    judge's never may.
     """
     if judge == "vlm":
         return confidence is not None and confidence >= WITHDRAW_CONFIDENCE_MIN
@@ -36,7 +46,7 @@ def is_firm(judge: JudgeKind | None, confidence: float | None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class EscalationTimes:
-    """When an escalation was written, stored by the broker and settled, UTC seconds; None: not yet."""
+    """Holds when an escalation was created, stored by the broker, and settled: UTC seconds; None: not yet."""
 
     created_t: float
     sent_t: float | None
@@ -45,16 +55,16 @@ class EscalationTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EscalationRow:
-    """One escalation and how far it got. `body.media` is empty until the state is ready.
+    """Holds one escalation and its progress. `body.media` is empty until the state is `ready`.
 
     Attributes:
-        step: which of its messages is being made, sent or answered.
-        need: the evidence that the cloud requested for this step; "" in the first.
-        attempts: of this step; those that failed before the broker first stored the escalation do not count after it.
-        bytes_sent: of all steps, payload and headers.
+        step: the number of the message that is being made, sent or answered.
+        need: the evidence that the cloud requested for this step; "" in the first step.
+        attempts: how often this step was sent. Once the broker has stored the escalation, failures before do not count.
+        bytes_sent: bytes of all steps, payload and headers.
         evidence: the evidence of the first step, as the router decided; "" in an old row: as the site file says.
-        wait: what it waits for if the router postponed it; once its evidence is there its state is `deferred`.
-        until_t: not before this time, UTC seconds.
+        wait: why the router postponed it; "": it did not. When the evidence is made, its state becomes `deferred`.
+        until_t: the earliest time for sending it, UTC seconds; None: no such time.
     """
 
     id: str
@@ -77,9 +87,10 @@ class EscalationRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRow:
-    """One message of an escalation. evidence: the most telling kind in it ("" while it is being made).
+    """Holds one message of an escalation.
 
-    answer: the verdict that requested more after it; None: none did, or it was the last.
+    evidence: the kind of evidence in it that shows most; "" while the message is being made. answer: the verdict that
+    requested more evidence after this message; None: no verdict did, or this was the last message.
     """
 
     escalation: str
@@ -91,7 +102,7 @@ class StepRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerdictRow:
-    """The cloud's final verdict, as it was applied. step: which of the messages settled it."""
+    """Holds the final verdict on an escalation. step: the number of the message that it answered."""
 
     escalation: str
     alert: str
@@ -103,7 +114,7 @@ class VerdictRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MediaRow:
-    """One file that an escalation carries. `path` is relative to the storage folder."""
+    """Holds one file of an escalation. `path` is relative to the storage folder."""
 
     escalation: str
     n: int
@@ -138,9 +149,9 @@ def in_states(states: Sequence[Delivery]) -> str:
 
 
 # The partial index `escalation_open` holds these states. SQLite uses it only for a query that repeats this condition
-# word for word, so a query for fewer states says both.
+# word for word. A query for fewer states therefore has both conditions.
 INDEXED = in_states(("waiting", "ready", "sent"))
-# Under way and not kept back by the router (`wait` says for what it waits).
+# Open, and not postponed by the router.
 RELEASED = f"{INDEXED} AND wait = ''"
 POSTPONED = f"wait <> '' AND {in_states(('waiting', 'deferred'))}"
 BY_PRIORITY = "CASE priority WHEN 'high' THEN 0 WHEN 'normal' THEN 1 ELSE 2 END"
@@ -150,7 +161,7 @@ _NEED_TEXTS = {"crop": "a cut-out of the object", "frame": "the whole picture", 
 
 
 SeverityAfter = Callable[[str, str, Severity, Decision], Severity]
-"""From the camera and rule of an escalation, the severity by the rules, and the verdict, to the severity that holds."""
+"""Returns an alert's severity after a verdict, from camera, rule, severity by the rules, and the decision."""
 
 
 def unchanged_severity(camera: str, rule: str, severity: Severity, decision: Decision) -> Severity:
@@ -159,11 +170,11 @@ def unchanged_severity(camera: str, rule: str, severity: Severity, decision: Dec
 
 
 class EscalationStore:
-    """The escalation, step and media tables.
+    """Owns the tables of escalations, steps, media and verdicts.
 
-    Owner: the core and the uplink write, any thread reads. Invariants: every change of a state is one transaction, and
-    a call inside another transaction joins it; a step is answered once; a settled escalation stays settled.
-    Every method raises StoreError.
+    Core and uplink write, any thread reads. Invariants: every change of a state is one transaction, and a call inside
+    another transaction joins it. A step is answered once. A settled escalation stays settled. Every method raises
+    StoreError.
     """
 
     def __init__(self, db: Database) -> None:
@@ -173,9 +184,9 @@ class EscalationStore:
     # Called by the core
 
     def add(self, escalation: wire.Escalation, priority: str, route: Route | None = None) -> bool:
-        """Insert it; True when that changed anything.
+        """Insert an escalation; return True if this changed anything.
 
-        One that the router had postponed is released when it is decided again and need not wait.
+        If the escalation is there, was postponed, and `route` no longer postpones it, it is released.
         """
         wait = route.wait if route is not None and route.when == "later" else ""
         with self._db.transaction() as connection:
@@ -198,11 +209,11 @@ class EscalationStore:
     # Called by the router
 
     def postponed(self, limit: int) -> list[EscalationRow]:
-        """Those that wait for a better moment, the most urgent and oldest first."""
+        """Return the postponed escalations, the most urgent and oldest first."""
         return escalation_rows(self._db, f"WHERE {POSTPONED} ORDER BY {BY_PRIORITY}, created_t, id LIMIT ?", (limit,))
 
     def release(self, row: EscalationRow) -> None:
-        """Its moment has come: it goes as soon as its evidence is there."""
+        """End the postponement of an escalation: it is sent as soon as its evidence is made."""
         with self._db.transaction() as connection:
             connection.execute(
                 """UPDATE escalation SET wait = '', until_t = NULL, state = iif(state = 'deferred', 'ready', state)
@@ -212,7 +223,7 @@ class EscalationStore:
             bump_rev(self._db, connection, row.alert)
 
     def postpone(self, row: EscalationRow, wait: str, until_t: float | None) -> None:
-        """Record a change of the reason for which an escalation waits."""
+        """Record another reason or time for which a postponed escalation waits."""
         self._db.execute(
             "UPDATE escalation SET wait = ?, until_t = ? WHERE id = ? AND wait <> ''",
             (wait, until_t, row.id),
@@ -220,7 +231,7 @@ class EscalationStore:
         )
 
     def expire_postponed(self, row: EscalationRow, error: str) -> None:
-        """Its moment did not come in time: given up, visibly."""
+        """Give up a postponed escalation whose wait was too long; `error` says so to people."""
         with self._db.transaction() as connection:
             connection.execute(
                 f"UPDATE escalation SET state = 'expired', wait = '', error = ? WHERE id = ? AND {POSTPONED}",
@@ -229,7 +240,7 @@ class EscalationStore:
             bump_rev(self._db, connection, row.alert)
 
     def queue_age_s(self, now: float) -> float:
-        """For how long the oldest that may be sent has waited; 0 when none does."""
+        """Return for how many seconds the oldest escalation that may be sent has waited; 0: none waits."""
         oldest_t = self._db.row(
             f"SELECT min(created_t) FROM escalation WHERE {in_states(('waiting', 'ready'))} AND wait = ''"
         )[0]
@@ -244,9 +255,9 @@ class EscalationStore:
         )
 
     def make_ready(self, escalation: wire.Escalation, media: Sequence[MediaRow], evidence: StepEvidence) -> bool:
-        """Let a step go with its final body and the media that are new in it; False when it was no longer waiting.
+        """Store the final body and the new media of a step, so that it can be sent; False: it was no longer waiting.
 
-        evidence: the most telling kind in the step. Its state turns `ready`, or `deferred` if the router postponed it.
+        The state becomes `ready`, or `deferred` if the router postponed the escalation. evidence: see `StepRow`.
         """
         with self._db.transaction() as connection:
             changed = connection.execute(
@@ -277,12 +288,12 @@ class EscalationStore:
     # For display
 
     def media(self, escalation: str) -> list[MediaRow]:
-        """Return the files that an escalation carries, in order."""
+        """Return the files of an escalation, in order."""
         rows = self._db.rows("SELECT * FROM media WHERE escalation = ? ORDER BY n", (escalation,))
         return [read_media(row) for row in rows]
 
     def count_unsettled(self) -> dict[Delivery, int]:
-        """How many there are in each unsettled state. Settled ones, of which there may be many, are not read."""
+        """Return the number of escalations in each unsettled state. The many settled ones are not read."""
         rows = self._db.rows(f"SELECT state, count(*) AS n FROM escalation WHERE {in_states(UNSETTLED)} GROUP BY state")
         return {**dict.fromkeys(UNSETTLED, 0), **{row["state"]: row["n"] for row in rows}}
 
@@ -308,10 +319,10 @@ class EscalationStore:
             return True
 
     def complete(self, verdict: wire.Verdict) -> bool:
-        """Give a decision that came before its reason the whole verdict; False when there is none that waits.
+        """Complete a decision that arrived before its reason; return False if no decision waits for its reason.
 
-        The decision stands: a whole verdict with another decision is ignored (a second worker judged after the first
-        was lost).
+        The decision stays. A whole verdict with another decision comes from a second worker that judged after the
+        first was lost: its decision and reason are ignored.
         """
         with self._db.transaction() as connection:
             row = connection.execute(
@@ -333,9 +344,9 @@ class EscalationStore:
             return True
 
     def request_more(self, verdict: wire.Verdict, t: float) -> VerdictEffect:
-        """Apply a worker's request for more evidence: the escalation waits for it, or ends because there is none.
+        """Apply a worker's request for more evidence: the escalation waits for this evidence, or ends without it.
 
-        A request that was answered before, or that is about another step than the one that was sent, changes nothing.
+        A request that was applied before, or that is about another step than the one that was sent, changes nothing.
         """
         with self._db.transaction() as connection:
             row = connection.execute(
@@ -368,7 +379,7 @@ class EscalationStore:
         return "more"
 
     def close_unsure(self, row: EscalationRow, why: str) -> bool:
-        """Let the `unsure` verdict stand, as the requested evidence cannot be sent. False: it is settled."""
+        """Settle an escalation as `unsure`, because the requested evidence cannot be sent. False: it is settled."""
         with self._db.transaction() as connection:
             found = connection.execute(
                 """SELECT answer FROM step WHERE escalation = ?1 AND n = ?2
@@ -392,7 +403,7 @@ def as_unsure(verdict: wire.Verdict, why: str) -> wire.Verdict:
 
 
 def escalation_rows(db: Database, tail: str, values: Sequence[object]) -> list[EscalationRow]:
-    """Return the escalations that `tail`, the rest of a SELECT, selects."""
+    """Return the escalations that a SELECT with this `tail` finds."""
     return [read_escalation(row) for row in db.rows(f"SELECT * FROM escalation {tail}", values)]
 
 
@@ -404,7 +415,7 @@ def stored_body(connection: sqlite3.Connection, escalation: str) -> wire.Escalat
 
 
 def _settle_alert(connection: sqlite3.Connection, verdict: wire.Verdict, severity_after: SeverityAfter) -> None:
-    """Give the alert the verdict, unless that is a detector's and the alert has a better one."""
+    """Store the verdict with its alert, unless it is a detector's and the alert has one of a better judge."""
     row = connection.execute(
         """SELECT alert.camera, severity, rules_severity, alert.judge, json_extract(body, '$.rule') AS rule
            FROM alert JOIN escalation ON escalation.id = ? WHERE alert.id = ?""",

@@ -1,12 +1,14 @@
-"""Computes the bytes and the money that the appliance saved, from the meter. Pure arithmetic.
+"""Computes from the meter how many bytes and how much money the appliance saved. Pure arithmetic.
 
-Savings are the bytes of the cameras' main streams against bytes put on the uplink. The counterfactual is named beside
-every number: each camera's main stream sent to the cloud as it is. A second stream to detect on is received, too, and
-shown, but nobody would send both. A negative saving is a result like any other and is shown.
+The saved bytes are the bytes of the cameras' main streams minus the bytes on the uplink. They are compared with a site
+that sends each camera's main stream to the cloud; this comparison (the counterfactual) is named beside every number. A
+second stream for detection is received and shown, too, but does not count, because nobody would send both streams. A
+negative saving is shown like any other.
 
-The costs are those of the appliance, of asking the cloud, and of sending everything there, all at the owner's prices;
-the defaults and where they are from are in the site file's section `costs`. A GPU that is rented costs the same whether
-it is used or not: unused hours are a line of their own, and the price of a verdict has them in it.
+There are three costs: of the appliance, of asking the cloud, and of sending everything to the cloud. All are computed
+with the owner's prices. The defaults, and where they come from, are in the section `costs` of the site file. A rented
+GPU costs the same whether it is used or not. Therefore a bill has an item for the unused hours (`Bill.idle`), and the
+price of a verdict includes its part of them.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ _COUNTED = (MetricName.CAMERA_BYTES, MetricName.DETECT_BYTES, MetricName.UPLINK_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UplinkKind:
-    """Bytes sent up for one purpose: facts, crop, frame, clip, notice, …; "other" for those of unknown purpose."""
+    """Counts the bytes sent for one purpose: facts, crop, frame, clip, notice, …; "other": the purpose is unknown."""
 
     what: str
     bytes: int
@@ -35,36 +37,36 @@ class UplinkKind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavingsAccount:
-    """Bytes of one camera, or of the site.
+    """Counts the bytes of one camera, or of the site.
 
-    camera_bytes: all that was received; detect_bytes: of these, what came as a second stream beside the main stream.
+    camera_bytes: all received bytes. detect_bytes: the part of them that came as a second stream for detection.
     """
 
     camera_bytes: int
     detect_bytes: int
-    exact: bool  # False: a part was counted as packet sizes, without the protocol around them, so it is a lower bound
+    exact: bool  # False: some bytes were counted as sizes of packets without protocol headers, a lower bound
     uplink_bytes: int
     uplink_kinds: tuple[UplinkKind, ...]
 
     @property
     def main_bytes(self) -> int:
-        """Bytes that would have been sent: the main stream; if that is not opened, the only one."""
+        """The bytes that would have been sent: those of the main stream, or of the only stream that was opened."""
         return self.camera_bytes - self.detect_bytes
 
     @property
     def saved_bytes(self) -> int:
-        """Against the counterfactual; negative when more went up than would have been sent."""
+        """The saved bytes; negative if more was sent than the main streams have."""
         return self.main_bytes - self.uplink_bytes
 
     @property
     def share_sent(self) -> float | None:
-        """Uplink bytes as a share of the main streams'; None when nothing came in."""
+        """The uplink bytes as a share of the main streams' bytes; None: nothing was received."""
         return self.uplink_bytes / self.main_bytes if self.main_bytes else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CameraAccount:
-    """The account of one camera."""
+    """Holds the account of one camera."""
 
     camera: str
     account: SavingsAccount
@@ -72,9 +74,9 @@ class CameraAccount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Savings:
-    """The site's account, and each camera's.
+    """Holds the account of the site and of each camera.
 
-    `overhead_bytes`: uplink bytes that belong to no camera (keep-alive, acknowledgements); in the total, in no camera.
+    overhead_bytes: uplink bytes that belong to no camera (keep-alive, acknowledgements). They count in `total` only.
     """
 
     total: SavingsAccount
@@ -84,7 +86,7 @@ class Savings:
 
 
 def account_for(totals: Iterable[MeterTotal], cameras: Iterable[str] = ()) -> Savings:
-    """Balance the meter's totals; `cameras` get an account even if nothing was counted for them."""
+    """Return the savings from the meter's totals; `cameras` get an account even if nothing was counted for them."""
     rows = [each for each in totals if each.metric.name in _COUNTED]
     names = sorted({row.camera for row in rows if row.camera} | set(cameras))
     return Savings(
@@ -121,9 +123,10 @@ def _sum(rows: Iterable[MeterTotal]) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnergyAccount:
-    """The measured energy of all programs of the appliance, not of Vedette alone, in joules.
+    """Holds the measured energy in joules of all programs on the appliance, not only of Vedette.
 
-    sources: where. joules_per_camera_hour: for an hour of one live camera; joules_per_alert: None: there was none.
+    sources: the meters that measured it. joules_per_camera_hour: for an hour of one live camera; None: no camera was
+    live. joules_per_alert: None: there was no alert.
     """
 
     joules: int
@@ -159,26 +162,27 @@ MONTH_H = YEAR_H / 12
 
 
 def amortised_hour(price: float, years: float) -> float:
-    """Return the cost an hour of a thing of this price that is used for so many years."""
+    """Return the cost per hour of a device that costs `price` and is used for `years`."""
     return price / (years * YEAR_H)
 
 
 def power_hour(watts: float, kwh_price: float) -> float:
-    """Return the cost of an hour at so many watts."""
+    """Return the cost of the electricity for an hour at `watts`."""
     return watts / KILO * kwh_price
 
 
 def price_each(hour_price: float, each_hour: float, use: float = 1.0) -> float:
-    """Return the cost of one, when `each_hour` are made in an hour; use: the share of the time in which any are made.
+    """Return the cost of one inference or token on a device that makes `each_hour` of them in an hour of work.
 
-    Unused time is paid for, too: at a use of 0.1 each one costs ten times as much.
+    use: the share of the time in which the device works. Unused time is paid, too: with a use of 0.1 each of them costs
+    ten times as much.
     """
     return hour_price / (each_hour * use)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bill:
-    """The cost of escalations, by what it is for. idle: of a rented GPU, for the hours in which it was unused."""
+    """Splits the cost of escalations. idle: the cost of a rented GPU in the hours in which it was not used."""
 
     uplink: float = 0.0
     gpu: float = 0.0
@@ -200,7 +204,7 @@ class Bill:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeBill:
-    """The cost of the appliance itself. operations: what is paid per inference; the others by the hour."""
+    """Splits the cost of the appliance itself. operations: the part that is paid by inference; the rest is hourly."""
 
     device: float
     power: float
@@ -215,7 +219,7 @@ class EdgeBill:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloudBill:
-    """The cost of sending the main streams to the cloud and examining the same frames there."""
+    """Splits the cost of sending the main streams to the cloud and examining the same frames there."""
 
     gpu: float
     uplink: float
@@ -226,7 +230,7 @@ class CloudBill:
 
 
 def price_edge(prices: EdgeCostConfig, hours: float, inferences: int) -> EdgeBill:
-    """Price so many hours of one appliance, in which its detector made so many inferences."""
+    """Return the cost of one appliance for `hours`, in which its detector made `inferences`."""
     return EdgeBill(
         device=hours * amortised_hour(prices.device_price, prices.device_years),
         power=hours * power_hour(prices.power_w, prices.electricity_kwh),
@@ -237,7 +241,7 @@ def price_edge(prices: EdgeCostConfig, hours: float, inferences: int) -> EdgeBil
 
 
 def price_all_to_cloud(prices: CloudCostConfig, uplink_gb: float, inferences: int, bytes_: int) -> CloudBill:
-    """Price so many inferences on a rented GPU, for which so many bytes were uploaded."""
+    """Return the cost of `inferences` on a rented GPU, for which `bytes_` were uploaded."""
     return CloudBill(
         gpu=inferences * price_each(prices.gpu_hour, prices.inferences_hour, prices.gpu_use),
         uplink=bytes_ / GB * uplink_gb,
@@ -250,7 +254,7 @@ def has_prices(prices: PricesConfig) -> bool:
 
 
 def price_work(work: DailyJudgeWork | EngineWork, prices: PricesConfig) -> Bill:
-    """Price the work by use: uplink, judge time and tokens."""
+    """Return the cost of the work by use: uplink, judge time and tokens."""
     return Bill(
         uplink=work.bytes / GB * prices.uplink_gb,
         gpu=work.judge_s / HOUR_S * prices.gpu_hour,
@@ -260,7 +264,10 @@ def price_work(work: DailyJudgeWork | EngineWork, prices: PricesConfig) -> Bill:
 
 
 def price_idle(works: Iterable[DailyJudgeWork], prices: PricesConfig) -> Bill:
-    """Price what was rented for one day and not used. Judging two escalations at once cannot make it negative."""
+    """Return the cost of the hours of one day for which a GPU was rented and not used.
+
+    It is never negative, although judging two escalations at once counts twice.
+    """
     rented_s = prices.gpu_rented_hours_day * HOUR_S
     unused_s = max(0.0, rented_s - sum(each.judge_s for each in works))
     return Bill(idle=unused_s / HOUR_S * prices.gpu_hour)
@@ -268,9 +275,9 @@ def price_idle(works: Iterable[DailyJudgeWork], prices: PricesConfig) -> Bill:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpanBill:
-    """Some hours of this site as it is (`edge` and `asked`), and of sending everything to the cloud instead.
+    """Compares the cost of this site (`edge` and `asked`) with the cost of sending everything to the cloud.
 
-    hours: in which the appliance ran. asked.uplink: of every byte that was sent.
+    hours: the time in which the appliance ran. asked.uplink: the cost of every byte that was sent.
     """
 
     hours: float
@@ -287,13 +294,17 @@ class SpanBill:
 
     @property
     def saved(self) -> float:
-        """Negative where all to the cloud would have been cheaper."""
+        """The saved money; negative if sending everything to the cloud would have been cheaper."""
         return self.all_to_cloud.total - self.site
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuOffer:
-    """One way to pay for the judge's GPU over some days: hours on it, hours in which it had nothing to do, money."""
+    """Describes one way to pay for the judge's GPU over some days.
+
+    hours: the hours that are paid. idle_hours: the part of them in which the GPU had nothing to do. hour, total,
+    per_verdict: money.
+    """
 
     kind: str
     hour: float
@@ -304,7 +315,7 @@ class GpuOffer:
 
 
 def price_offers(judge_s: float, verdicts: int, days: float, prices: JudgeCostConfig) -> tuple[GpuOffer, GpuOffer]:
-    """Price the same work on a spot GPU, paid while it is kept warm, and on a reserved one, paid day and night."""
+    """Return the cost of the same work on a spot GPU, paid while it is warm, and on a reserved one, paid always."""
     used_h = judge_s / HOUR_S
     warm_h = max(used_h, days * prices.warm_hours_day)
     always_h = max(used_h, days * DAY_H)
@@ -321,9 +332,10 @@ def _offer(kind: str, hour: float, hours: float, used_h: float, verdicts: int) -
 
 
 def uplink_gb_to_cloud(prices: PricesConfig, costs: CostsConfig) -> float:
-    """Return the price of a GB in the comparison.
+    """Return the price of a GB for sending everything to the cloud.
 
-    It is that of escalations if the site file names one and none for the comparison; else the comparison's own.
+    It is the price of this comparison. Only if the site file sets no such price, but one for escalations, the latter
+    counts.
     """
     own = costs.cloud.uplink_gb
     named = "uplink_gb" in prices.model_fields_set and "uplink_gb" not in costs.cloud.model_fields_set
@@ -331,12 +343,12 @@ def uplink_gb_to_cloud(prices: PricesConfig, costs: CostsConfig) -> float:
 
 
 def uplink_gb_of_site(prices: PricesConfig, costs: CostsConfig) -> float:
-    """Return the price of a GB that this site sends, for the page: that of escalations, or the comparison's default."""
+    """Return the price of a GB that this site sends: that of escalations if set, else that of the comparison."""
     return prices.uplink_gb if "uplink_gb" in prices.model_fields_set else uplink_gb_to_cloud(prices, costs)
 
 
 def price_span(totals: Sequence[MeterTotal], asked: Bill, prices: PricesConfig, costs: CostsConfig) -> SpanBill:
-    """Return the bill of what the meter counted; asked: what the judges' work in this span cost."""
+    """Return the bill of what the meter counted. asked: the cost of the judges' work in the same time."""
     seconds = sum(each.amount for each in totals if each.metric == Metric(MetricName.UPTIME_S))
     inferences = sum(each.amount for each in totals if each.metric == Metric(MetricName.EXAMINED))
     hours, bytes_ = seconds / HOUR_S, account_for(totals).total

@@ -1,4 +1,4 @@
-"""Storage report: the content of the storage folder, its limits, how long they last, and what was deleted."""
+"""Reports on the storage folder: what it holds, its limits, when they will be reached, and what was deleted."""
 
 from __future__ import annotations
 
@@ -35,15 +35,21 @@ from appliance.store.quotas import (
 
 DELETED_SHOWN = 50  # rows on the page
 SCENARIO_FILES_MAX = 50_000  # 500 scenarios of at most 100 files
-CACHED_S = 10.0  # sums walk every row of a camera; pages ask each few seconds
+CACHED_S = 10.0  # the sums read every row of a camera, and pages ask every few seconds
 DAY_S = 86400.0  # seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CameraStorage:
-    """One camera. rate: bytes a second of video, None: not yet known; measured_s: the video of the last day behind it.
+    """The storage of one camera.
 
-    preroll_s: how many seconds the ring holds at that rate. oldest_t: where its continuous recording begins.
+    Attributes:
+        taken: bytes by storage class.
+        rate: bytes that a second of video takes; None: not yet known.
+        measured_s: seconds of video in the last day, from which `rate` was measured.
+        evidence_rate: bytes of evidence a second; None: not yet known.
+        oldest_t: UTC seconds at which its continuous recording begins; None: there is none.
+        preroll_s: seconds of video that the pre-roll ring holds at this rate; None: there is no ring or no rate.
     """
 
     camera: str
@@ -60,9 +66,19 @@ class CameraStorage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteStorage:
-    """The whole folder. unreviewed_bytes: evidence that no limit deletes; unknown: cameras without a rate yet.
+    """The storage of the whole folder.
 
-    ring_in_memory: the pre-roll is not on the disk and not counted against its limits. deleted: the newest days.
+    Attributes:
+        taken: bytes by storage class.
+        scenarios: bytes of the kept scenarios.
+        database: bytes of the database.
+        unreviewed_bytes: bytes of evidence of alerts that nobody has reviewed; no limit deletes it.
+        ring_in_memory: True: the pre-roll rings are in memory, and count against no limit of the disk.
+        evidence_rate: bytes of evidence a second, of all cameras; None: not yet known.
+        unknown: names of the cameras that record continuously and whose `rate` is not yet known.
+        deleted: the newest rows about deleted files, at most DELETED_SHOWN.
+        deleted_files: number of all deleted files, by storage class and reason.
+        deleted_bytes: their bytes.
     """
 
     limits: StorageLimits
@@ -84,7 +100,7 @@ class SiteStorage:
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """Bytes of the disk that the folder is on."""
+    """Holds the size and the free bytes of the disk that the folder is on."""
 
     total: int
     free: int
@@ -105,9 +121,9 @@ def read_storage(db: Database, root: Path, limits: StorageLimits, *, disk: DiskP
 
 
 class StorageReportCache:
-    """The report for many readers: made anew at most every `CACHED_S`, for it walks folders and adds up evidence.
+    """Gives the report to many readers. It is made at most every `CACHED_S`, because that reads folders and tables.
 
-    State: the last report and until when it is good. Any thread may call; two at once may both make one.
+    State: the last report, and until when it is given. Any thread may call; two threads at once may both make one.
     """
 
     def __init__(self, db: Database, root: Path, limits: StorageLimits, *, disk: DiskProbe = disk_space) -> None:
@@ -129,7 +145,10 @@ class StorageReportCache:
 
 
 def read_storage_offline(root: Path, limits: StorageLimits, now: float) -> SiteStorage:
-    """Return the report beside a running appliance, or without one. Raise StoreError, also for an older database."""
+    """Return the report without the appliance's process, which may run or not.
+
+    Raise StoreError, also for a database of an older version.
+    """
     with open_read_only(root / DATABASE) as connection:
         return _report(connection, root, limits, now, disk_space)
 
@@ -145,7 +164,7 @@ def _report(
     others = [_evidence_growth(name, kept_s.get(name, limits.evidence_s), usage, written) for name in names]
     rooms = _rooms(limits, usage, free.free)
     site = forecast_site(plans, others, rooms)
-    # Where evidence ends up is not known when it has no limit; recording gets what evidence leaves today.
+    # Evidence may have no limit, so its final size is not known: recording gets the space that evidence leaves today.
     share_s = reach_s(plans, usage.bytes("continuous") + min(rooms.values())) if site.outlook == "fills" else None
     files, size = deletion_totals(connection)
     return SiteStorage(
@@ -210,9 +229,10 @@ def _plan(name: str, limits: StorageLimits, usage: StorageUsage, written: WriteR
 
 
 def evidence_kept_s(connection: sqlite3.Connection, limits: StorageLimits, now: float) -> dict[str, float]:
-    """Return for how long, in the mean, the evidence of a camera's last day of alerts is kept; seconds by camera.
+    """Return the mean time for which the evidence of a camera's alerts of the last day is kept: seconds by camera.
 
-    As retention does it: an alert goes with the strictest zone of its events. Without an alert the zones count alike.
+    As in retention, the zone with the shortest time decides about an alert whose events are in several zones. For a
+    camera without an alert the result is the mean of its zones.
     """
     found: dict[str, list[float]] = {}
     rows = connection.execute(
@@ -232,7 +252,10 @@ def evidence_kept_s(connection: sqlite3.Connection, limits: StorageLimits, now: 
 
 
 def _evidence_growth(name: str, kept_s: float, usage: StorageUsage, written: WriteRates) -> Growth:
-    """Evidence counts with its age alone: no quota deletes what is not reviewed. kept_s: how long it is kept."""
+    """Return the growth of a camera's evidence. kept_s: seconds for which it is kept.
+
+    Only its age limits evidence, because no quota deletes what is not reviewed.
+    """
     rate = written.evidence_rate(name)
     level = float("inf") if rate is None else rate * kept_s
     return Growth(rate=rate, bytes=usage.bytes("evidence", name), level=level)
@@ -274,7 +297,7 @@ def _sum(values: Iterable[float | None]) -> float | None:
 
 
 def _bytes_below(folder: Path) -> int:
-    """Return the bytes of the kept scenarios: only a person deletes them, but they take their part of the disk."""
+    """Return the bytes of the kept scenarios in a folder: only a person deletes them, but they take space, too."""
     files = itertools.islice((file for file in folder.rglob("*")), SCENARIO_FILES_MAX)
     return sum(_size(file) for file in files if file.is_file() and not file.is_symlink())
 
@@ -291,10 +314,12 @@ ForecastKind = Literal["unknown", "age", "fills", "off"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Growth:
-    """One thing that grows: a camera's recording, or evidence.
+    """Describes how a camera's recording or evidence grows.
 
-    rate: bytes a second; None: not yet known. bytes: what it takes now; level: where it stops growing, because its time
-    is up or its own quota is reached (inf: nowhere).
+    Attributes:
+        rate: bytes a second; None: not yet known.
+        bytes: its size now.
+        level: the size in bytes at which it stops growing, because as much is deleted as is added; inf: it never stops.
     """
 
     rate: float | None
@@ -302,23 +327,23 @@ class Growth:
     level: float
 
     def added(self, seconds: float) -> float:
-        """Bytes that it takes more after `seconds`."""
+        """Return by how many bytes it grows in `seconds`."""
         if not self.rate:
             return 0.0
         return min(self.rate * seconds, max(0.0, self.level - self.bytes))
 
     @property
     def full_s(self) -> float:
-        """Seconds until it is at its level; inf: it does not get there."""
+        """Seconds until its size is `level`; inf: it never is."""
         if not self.rate:
             return float("inf")
         return max(0.0, self.level - self.bytes) / self.rate
 
 
 def fills_in_s(things: Sequence[Growth], room: float) -> float | None:
-    """Seconds until `things` together have taken `room` bytes more; None: they level off before.
+    """Return the seconds until `things` together have grown by `room` bytes; None: all stop growing before.
 
-    Each grows in a straight line up to its level, so what they take is linear between the moments of levelling off.
+    Each thing grows linearly up to its level. Between two moments at which a thing stops, the sum is linear, too.
     """
     if room <= 0:
         return 0.0
@@ -334,11 +359,15 @@ def fills_in_s(things: Sequence[Growth], room: float) -> float | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """Forecast of a recording.
+    """Forecasts what will delete a recording, its age or a limit.
 
-    outlook: unknown (too young), age (its time is up before any limit is reached), fills (a limit deletes it before its
-    time, from `days_left` on; 0: it does so now), off (nothing is recorded). limit: which one: camera_quota, quota,
-    size, disk; "" for age. keeps_s: how far back the recording will then reach.
+    Attributes:
+        outlook: `unknown`: the recording is too short for a forecast. `age`: parts are deleted when they are too old,
+            before any limit is reached. `fills`: a limit deletes parts earlier than their age. `off`: nothing is
+            recorded.
+        days_left: days until the limit is reached; 0: it is reached already; None: unless `outlook` is `fills`.
+        limit: the limit of `fills`: camera_quota, quota, size or disk; else "".
+        keeps_s: seconds of recording that will then be kept; None: not known.
     """
 
     outlook: ForecastKind
@@ -349,7 +378,13 @@ class Forecast:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordingPlan:
-    """A camera that records continuously: what it is allowed. rate, bytes: see `Growth`; quota: inf for none."""
+    """Holds the limits of a camera that records continuously.
+
+    Attributes:
+        rate, bytes: see `Growth`.
+        keep_s: seconds after which recording is deleted.
+        quota: bytes that its recording may take; inf: no limit.
+    """
 
     rate: float | None
     bytes: float
@@ -365,8 +400,8 @@ class RecordingPlan:
 def forecast_site(plans: Mapping[str, RecordingPlan], others: Sequence[Growth], rooms: Mapping[str, float]) -> Forecast:
     """Return the forecast of all cameras together.
 
-    others: what grows beside the recording; rooms: bytes left, by limit. `quota` among the rooms is of the continuous
-    recording alone; the other rooms are for everything.
+    others: the evidence, which grows in addition to the recording. rooms: bytes that are left, by limit. The room
+    `quota` is for continuous recording only; the other rooms are for recording and evidence together.
     """
     if not plans:
         return Forecast(outlook="off")
@@ -382,9 +417,9 @@ def forecast_site(plans: Mapping[str, RecordingPlan], others: Sequence[Growth], 
 
 
 def forecast_camera(plan: RecordingPlan, site: Forecast, share_s: float | None) -> Forecast:
-    """Return the forecast of one camera: its own quota, or the site's limit if that comes first.
+    """Return the forecast of one camera. Its own quota counts, or the site's limit if this is reached earlier.
 
-    share_s: how far back its recording will reach when the site's limit shares the room out; None: it does not.
+    share_s: seconds of recording that each camera keeps under the site's limit; None: that limit is not reached.
     """
     if plan.rate is None:
         return Forecast(outlook="unknown")
@@ -401,9 +436,10 @@ def forecast_camera(plan: RecordingPlan, site: Forecast, share_s: float | None) 
 
 
 def reach_s(plans: Mapping[str, RecordingPlan], room: float) -> float | None:
-    """Return how far back all recordings reach once `room` bytes hold all of them and the oldest always goes first.
+    """Return the seconds of recording that each camera keeps if all recordings share `room` bytes.
 
-    The moment is the same for all. None: they fit with their age limits.
+    The oldest part is deleted first, so all recordings begin at the same moment. None: they fit into `room` until their
+    age deletes them.
     """
     spans = sorted({_span(plan) for plan in plans.values() if plan.rate})
     before_s, taken = 0.0, 0.0

@@ -1,4 +1,8 @@
-"""Describes the appearance of an object: histograms of brightness and colour of its upper and lower half."""
+"""Describes the appearance of an object: histograms of brightness and colour of its upper and lower half.
+
+The tracker compares appearances when it decides to which track a new box belongs. If several boxes are near a track,
+the box that looks like the track's object is preferred. A box that looks like another object is refused.
+"""
 
 from __future__ import annotations
 
@@ -9,30 +13,31 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Planes = Sequence[NDArray[np.uint8]]
-"""One frame as it was decoded: brightness (H, W), then, where there are colours, two colour planes (h, w), upright.
+"""One decoded frame, upright: brightness (H, W), then two colour planes (h, w) if the frame has colours.
 Empty: there is no frame, only boxes."""
 
-# Of a standing person: chest and legs, without head and feet, without the background beside them.
+# Shares of a box's height. Of a standing person they are chest and legs, without head and feet.
 _HALVES = ((0.12, 0.50), (0.50, 0.92))
-_BESIDE = 0.2  # share of a box's width at each side that shows what is behind the object
-# So many points of each half are read, whatever its size in pixels: the cost of an object is fixed.
+_BESIDE = 0.2  # share of a box's width at each side that shows the background
+# The number of points that are read of each half. It does not depend on the size in pixels, so the cost is fixed.
 _ROWS, _COLUMNS = 12, 8
-_BINS = 12  # of a histogram's channel; more separate shadows from the same coat
+_BINS = 12  # of each histogram; with more bins a coat in the shadow would look like another coat
 _ACROSS = _BESIDE + (1 - 2 * _BESIDE) * (np.arange(_COLUMNS) + 0.5) / _COLUMNS
 _STEPS = (np.arange(_ROWS) + 0.5) / _ROWS
 _DOWN = np.stack([low + (high - low) * _STEPS for low, high in _HALVES])
-# Where video has its values: brightness 16..235, and what cameras outdoors make of colours.
+# The range of values of each plane: video black to white, and the chroma that clothes outdoors seldom exceed.
 _LOWEST = (16.0, 96.0, 96.0)
-_HIGHEST = (235.0, 160.0, 160.0)  # video white, and the chroma beyond which colours of clothes seldom lie
+_HIGHEST = (235.0, 160.0, 160.0)
 
 
 def _bin_positions(lowest: float, highest: float) -> Floats:
-    """Return where each value lies among the bins: (256,)."""
+    """Return the position of each value 0..255 among the bins, such as 3.4: (256,)."""
     shares = (np.arange(256) - lowest) / (highest - lowest)
     return np.asarray(np.clip(shares, 0.0, 1.0) * (_BINS - 1), np.float64)
 
 
-# For each plane and value, one after the other: the lower of the two bins it lies between, and what each gets of it.
+# A value lies between two bins, and counts in both. These tables have 256 entries for each plane, plane after plane:
+# the lower of the two bins, and the shares of the value that the upper and the lower bin get.
 _PLACES = np.concatenate([_bin_positions(low, high) for low, high in zip(_LOWEST, _HIGHEST, strict=True)])
 _FIRST = 256 * np.arange(len(_LOWEST)).reshape(-1, 1, 1, 1)
 _LOWER = np.minimum(_PLACES.astype(np.intp), _BINS - 2)
@@ -41,10 +46,10 @@ _LOWER_SHARE = 1 - _UPPER_SHARE
 
 
 def describe(planes: Planes, boxes: NDArray[np.float32]) -> Floats:
-    """Return (N, L) histograms of the objects in `boxes` (N, 4, shares of the frame) of a frame that is not empty.
+    """Return the histograms (N, L) of the objects in `boxes` (N, 4, shares of the frame) of a frame that is not empty.
 
     For each half and plane there is one histogram that sums to 1. It is linear between bins, so a slow change of light
-    shifts it a little and not by whole bins. L is 24 for each plane. It takes about 0.02 ms per box on a desktop core.
+    shifts it a little and not by whole bins. L is 24 for each plane. A box takes about 0.02 ms on a desktop core.
     """
     count = min(len(planes), len(_LOWEST))
     x, y = _points(np.asarray(boxes, np.float64))
@@ -60,17 +65,17 @@ def describe(planes: Planes, boxes: NDArray[np.float32]) -> Floats:
 
 
 def similarity(some: Floats, others: Floats) -> Floats:
-    """Return the (M, N) similarities of `some` (M, L) and `others` (N, L); 1 the same, 0 nothing in common.
+    """Return the similarities (M, N) of `some` (M, L) and `others` (N, L). 1: the same; 0: nothing in common.
 
-    It is the Bhattacharyya coefficient, mean over the histograms. On PETS09-S2L1 the same person 1.5 to 5 s later has
-    0.95 +- 0.05, another one 0.77 +- 0.10. It is rounded, so that the last bit of a sum has no effect.
+    A similarity is the mean of the histograms' Bhattacharyya coefficients. On PETS09-S2L1 the same person 1.5 to 5 s
+    later has 0.95 +- 0.05, another person 0.77 +- 0.10. It is rounded, so that the last bit of a sum has no effect.
     """
     shared = (np.sqrt(some)[:, None] * np.sqrt(others)[None]).sum(axis=2)
     return np.asarray(np.round(shared * (_BINS / some.shape[1]), 6), np.float64)
 
 
 def _points(boxes: Floats) -> tuple[Floats, Floats]:
-    """Return x (N, columns) and y (N, 2, rows) of the points that are read, in shares."""
+    """Return x (N, columns) and y (N, 2, rows) of the points to read, as shares of the frame."""
     side = boxes[:, 2:] - boxes[:, :2]
     return boxes[:, :1] + side[:, :1] * _ACROSS, boxes[:, 1, None, None] + side[:, 1, None, None] * _DOWN
 
@@ -81,7 +86,7 @@ def _pixels(shares: Floats, side: int) -> NDArray[np.intp]:
 
 
 def _histograms(values: NDArray[np.intp]) -> Floats:
-    """Convert (M, points), values of planes, to (M, bins)."""
+    """Return the histograms (M, bins) of values of planes (M, points)."""
     count, points = values.shape
     total = count * _BINS
     index = (_LOWER.take(values) + np.arange(0, total, _BINS)[:, None]).ravel()

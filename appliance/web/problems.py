@@ -1,4 +1,4 @@
-"""Errors as RFC 9457 problem+json for programs, and as a page for people."""
+"""Answers errors: programs get problem+json (RFC 9457), people get a page."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ PROBLEM_SCHEMA: dict[str, Any] = {
         "status": {"type": "integer"}, "detail": {"type": "string"},
     },
 }  # fmt: skip
-# For the schema: what any request may be answered with, beside what its own description says.
+# For the OpenAPI schema: the answers that any request may get, in addition to those that it describes itself.
 DOCUMENTED: dict[int | str, dict[str, Any]] = {
     status: {
         "description": _TITLES[status],
@@ -62,12 +62,12 @@ DOCUMENTED: dict[int | str, dict[str, Any]] = {
 
 
 class Problem(Exception):
-    """A request that cannot be answered: HTTP status and one sentence for the person who sent it."""
+    """Says why a request cannot be answered: an HTTP status, and one sentence for the person who sent it."""
 
     def __init__(
         self, status: int, detail: str, headers: Mapping[str, str] | None = None, *, type_: str = "about:blank"
     ) -> None:
-        """type_: a URI for programs that react to this very problem (RFC 9457)."""
+        """type_: a URI by which programs recognise this problem (RFC 9457)."""
         super().__init__(detail)
         self.type = type_
         self.status = status
@@ -83,7 +83,7 @@ def sentence(error: object) -> str:
 
 @contextmanager
 def refused_as(answers: Mapping[type[Exception], int]) -> Iterator[None]:
-    """Errors of these classes as problems of that status, in the error's words. The first class that fits counts."""
+    """Turn errors of these classes into problems with that status and the error's text. The first match counts."""
     try:
         yield
     except tuple(answers) as error:
@@ -92,7 +92,7 @@ def refused_as(answers: Mapping[type[Exception], int]) -> Iterator[None]:
 
 
 class ProblemResponse(JSONResponse):
-    """`application/problem+json` (RFC 9457) with type, title, status and detail."""
+    """Holds a problem as `application/problem+json` (RFC 9457) with type, title, status and detail."""
 
     media_type = "application/problem+json"
 
@@ -107,23 +107,27 @@ class ProblemResponse(JSONResponse):
 
 
 def wants_page(path: str, accept: str) -> bool:
-    """Is the sender a person with a browser? Programs and the pages' own scripts get JSON."""
+    """Return True if the sender is a person with a browser. Programs and the scripts of our pages get JSON."""
     return not path.startswith("/api/") and "text/html" in accept
 
 
 def install(
     app: FastAPI, templates: Callable[[], Templates], methods: RouteMethods
 ) -> Callable[[Request, Exception], Awaitable[Response]]:
-    """Make `app` answer every error in this form. Returns what answers a bug: the guard in front of all meets it.
+    """Make `app` answer every error as JSON or as a page.
 
-    templates: those of the settings that are in force.
+    Return the function that answers after a bug. FastAPI does not call it: the guard (`web.guard`), which handles each
+    request first, catches exceptions that nobody expected, and calls this function.
+
+    templates: returns the templates of the present settings.
     """
 
     def answer(request: Request, problem: Problem) -> Response:
         if not wants_page(request.url.path, request.headers.get("accept", "")):
             return ProblemResponse(problem)
         title = _TITLES.get(problem.status, "Error")
-        page = templates().page(  # of a fault without the navigation and the troubles, which may have the same fault
+        # From status 500 on the page has no navigation and no list of troubles: making them may fail in the same way.
+        page = templates().page(
             "problem.html", title=tell(title), status=problem.status, detail=tell(problem.detail),
             nav=problem.status < 500,
         )  # fmt: skip
@@ -160,7 +164,7 @@ def install(
 
 
 class RouteMethods:
-    """Which methods a path takes; the router itself names those of the first route of several alone."""
+    """Knows which methods a path takes. Starlette's router knows only those of the first route that fits."""
 
     def __init__(self, routes: Sequence[BaseRoute]) -> None:
         self._routes = [each for each in routes if isinstance(each, Route)]
@@ -168,7 +172,8 @@ class RouteMethods:
     def of(self, scope: Scope) -> list[str]:
         """Return the methods of a path, sorted; []: there is no such path.
 
-        `alerts/review` also fits `alerts/{alert_id}`: the route with the fewest parameters counts.
+        Several routes may fit: `alerts/review` also fits `alerts/{alert_id}`. The one with the fewest parameters
+        counts.
         """
         found = [each for each in self._routes if each.matches(scope)[0] is not Match.NONE]
         least = min((len(each.param_convertors) for each in found), default=0)
