@@ -198,7 +198,9 @@ def locate(settings: DetectorConfig) -> ModelFile | None:
         "bf16",
         "fp16",
     )
-    return model_files.find_model(model, precision="auto" if by_backend else settings.precision)
+    # Who wrote `auto` wants to be watched over: where the bundle in force is damaged, by the network of Vedette's own.
+    stand_in = model_files.OWN_MODEL if settings.model == model_files.AUTO_MODEL else ""
+    return model_files.find_model(model, precision="auto" if by_backend else settings.precision, stand_in=stand_in)
 
 
 def make_ready(settings: DetectorConfig) -> None:

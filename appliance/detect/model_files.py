@@ -234,11 +234,14 @@ def present_models(places: tuple[Path, ...] | None = None) -> dict[str, ModelEnt
     return {name: bundle for name, bundle in sorted(_bundles(places).items()) if file_of(bundle, places)}
 
 
-def find_model(model: str, places: tuple[Path, ...] | None = None, precision: Precision = "auto") -> ModelFile:
+def find_model(
+    model: str, places: tuple[Path, ...] | None = None, precision: Precision = "auto", stand_in: str = ""
+) -> ModelFile:
     """Return the file for `model` in `precision`. Raise ModelError that names the folders searched and the remedy.
 
     model: a path, a file name, the name of a network, which is the version in force, or `NAME@VERSION`. Where the files
-    of the bundle in force are damaged or gone, what comes with Vedette stands in for it, and the log says so.
+    of the bundle in force are damaged or gone, the file of the same name that comes with Vedette stands in for it, else
+    the network `stand_in`, and the log says so.
     """
     explicit = "@" in model
     model, places = of_version(model, model_folders() if places is None else places)
@@ -256,10 +259,11 @@ def find_model(model: str, places: tuple[Path, ...] | None = None, precision: Pr
         return _present(*_variant(model, precision, bundles, places), places)
     except ModelError as error:
         others = tuple(place for place in places if _bundle_in(place) is None)
-        if explicit or others == places or model not in _bundles(others):
+        instead = next((name for name in (model, stand_in) if name in _bundles(others)), "")
+        if explicit or others == places or not instead:
             raise
-        log.error("what comes with Vedette stands in for the bundle in force: %s", error)
-        return _present(*_variant(model, precision, _bundles(others), others), others)
+        log.error("the %s that comes with Vedette stands in for the bundle in force: %s", instead, error)
+        return _present(*_variant(instead, precision, _bundles(others), others), others)
 
 
 def find_compiled_model(model: str, places: tuple[Path, ...] | None = None) -> ModelFile:
@@ -354,6 +358,8 @@ def _present(model: str, bundle: ModelEntry, places: tuple[Path, ...]) -> ModelF
 
 
 def _remedy(model: str, bundle: ModelEntry, target: Path) -> str:
+    if (installed := _bundle_in(target.parent)) is not None:
+        return f"install it again (vedette models install {installed.ref}), or go back (vedette models rollback)"
     if not bundle.url:
         return "it comes with Vedette: install it again"
     return f"get it with: vedette models pull {model}, or: curl -fL --create-dirs -o {target} {bundle.url}"

@@ -187,7 +187,7 @@ class Exporter:
                 continue
             if self._training and alert.camera not in self._consenting:
                 self._skipped[NO_CONSENT] += 1
-            elif self._answer(each.row) not in _REVIEWS or (self._training and each.row.reviewed.deleted_t is not None):
+            elif self._answer(each.row) not in _REVIEWS or each.row.reviewed.deleted_t is not None:
                 self._skipped[NOT_REVIEWED] += 1
             elif alert.t_end is None:
                 self._skipped[STILL_OPEN] += 1

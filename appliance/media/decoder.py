@@ -11,7 +11,7 @@ from appliance.media.hardware_codec import FrameCodec, HardwareFailed, HardwareS
 from appliance.media.source import SECOND_US, StreamInfo, VideoPacket
 
 DAMAGED_IN_A_ROW_MAX = 300  # packets, 20 s at 15 a second: a connection that long without a picture is made anew
-_NO_LOOP_FILTER = {"skip_loop_filter": "all"}  # codecs without one take no notice
+NO_LOOP_FILTER = {"skip_loop_filter": "all"}  # codecs without one take no notice
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Decoder:
         self._name = name
         self._info = info
         self._software = info.stream.codec_context
-        self._software.options = _NO_LOOP_FILTER
+        self._software.options = NO_LOOP_FILTER
         self._source = hardware
         self._hardware = None if hardware is None else hardware.open(info)
         self._codec: FrameCodec | None = self._software

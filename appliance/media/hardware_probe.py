@@ -29,6 +29,7 @@ from appliance.base.child_modules import HARDWARE_PROBE, exit_text
 from appliance.base.clock import process_cpu_s
 from appliance.base.errors import VedetteError
 from appliance.detect.cuda_runtime import CudaRuntime
+from appliance.media.decoder import NO_LOOP_FILTER
 from appliance.media.frames import FrameConverter, at_host
 from appliance.media.hardware_codec import (
     REMEDIES,
@@ -129,7 +130,7 @@ def probe_kind(kind: HardwareKind, device: str | None, program: str, clips: Path
                     reasons.append(str(error))
                     continue
                 working[codec] = proved
-                costs.append((hardware_ms, software_frames(clip)[1]))
+                costs.append((hardware_ms, software_frames(clip, loop_filter=False)[1]))
     if not working:
         return ProbedHardware(kind, {}, "; ".join(dict.fromkeys(reasons)))
     own, software = (round(sum(each) / len(costs), 3) for each in zip(*costs, strict=True))
@@ -206,11 +207,15 @@ def _encoded(encoder: str) -> bytes:
     return out.getvalue()
 
 
-def software_frames(clip: ProofClip) -> tuple[list[tuple[int, NDArray[np.uint8]]], float]:
-    """Return the (PTS, brightness) of each frame, decoded in software in one thread, and the processor's ms a frame."""
+def software_frames(clip: ProofClip, *, loop_filter: bool = True) -> tuple[list[tuple[int, NDArray[np.uint8]]], float]:
+    """Return the (PTS, brightness) of each frame, decoded in software in one thread, and the processor's ms a frame.
+
+    loop_filter: as hardware decodes; False: as ingest decodes in software, which takes less time.
+    """
     context = av.CodecContext.create(clip.info.codec, "r")
     assert isinstance(context, av.VideoCodecContext)
     context.extradata, context.thread_count = clip.info.stream.codec_context.extradata, 1
+    context.options = {} if loop_filter else NO_LOOP_FILTER
     return _frames_of(context, clip.packets)
 
 

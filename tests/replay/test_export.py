@@ -38,6 +38,7 @@ from appliance.lab.export_folder import ExportReport
 from appliance.router.router_maintenance import SILENT_RULE
 from appliance.store.alerts import AlertStore
 from appliance.store.archive import StorageArchive
+from appliance.store.reviews import ReviewStore
 from appliance.store.silent_frames import SilentFrameStore
 from models.train import dataset
 from tests.support import small_disk as mounted
@@ -243,6 +244,17 @@ def test_a_review_that_changed_takes_its_images_along(life: Life, tmp_path: Path
     life.review(alert, None)
     export(life, to, format="yolo")
     assert list(to.rglob(f"*{alert.id}*")) == []
+
+
+@pytest.mark.parametrize("format", ["coco", "yolo"])
+def test_a_deleted_alert_is_not_exported_and_its_images_go(life: Life, tmp_path: Path, format: str) -> None:
+    to = tmp_path / "data"
+    assert export(life, to, format=format).alerts == {"right": 3, "false alarm": 1}
+    gone = life.all()[0].id
+    assert ReviewStore(life.db).delete([gone], "a neighbour asked for it", life.clock.now()) == [gone]
+    report = export(life, to, format=format)
+    assert (report.alerts, report.left_out) == ({"right": 2, "false alarm": 1}, {"not reviewed": 2})
+    assert not [name for name in everything(to) if gone in name]
 
 
 def test_what_was_exported_stays_when_the_recording_goes(life: Life, tmp_path: Path) -> None:

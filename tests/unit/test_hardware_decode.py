@@ -362,6 +362,18 @@ def test_a_probe_proves_times_and_pixels() -> None:
             same_frames("cuda", wrong, frames)
 
 
+def test_software_is_timed_as_ingest_decodes_without_the_loop_filter(monkeypatch: pytest.MonkeyPatch) -> None:
+    smooth, raw = (software_frames(proof_clip("libx265"), loop_filter=each)[0] for each in (True, False))
+    assert [pts for pts, _ in raw] == [pts for pts, _ in smooth]
+    assert any((one != other).any() for (_, one), (_, other) in zip(raw, smooth, strict=True))
+    costs = {True: 9.0, False: 3.0}
+    monkeypatch.setattr(hardware_probe, "must_exist", lambda way, codec: None)
+    monkeypatch.setattr(hardware_probe, "_prove", lambda way, clip: (way, 5.0))
+    monkeypatch.setattr(hardware_probe, "software_frames", lambda clip, loop_filter=True: ([], costs[loop_filter]))
+    found = probe_kind("vaapi", None, "ffmpeg")
+    assert (found.cpu_ms, found.software_ms) == (5.0, 3.0)
+
+
 def test_a_test_clip_is_encoded_once_for_all_kinds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = proof_clip("libx264", tmp_path)
     monkeypatch.setattr(hardware_probe, "_encoded", lambda encoder: pytest.fail("it was encoded again"))
