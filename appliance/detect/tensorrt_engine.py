@@ -37,7 +37,7 @@ TYPED_CURE = (
 QUANTISED_CURE = (
     "it is quantised for ONNX Runtime (integers of {found}), and TensorRT takes int8 alone: in a checkout, python -m "
     "models.export variant FLOAT32.onnx --kind tensorrt --clip FILM --out NEW.onnx makes such a file; name it as "
-    "detector.model, or set detector.precision to fp16"
+    "detector.model, or name FLOAT32.onnx and set detector.precision to fp16"
 )
 DLA_INT8_MIN = (11, 4, 1)  # before, a DLA takes implicit quantisation alone, and leaves Q/DQ to the GPU without a word
 DLA_CURE = "Orin AGX and NX have DLAs, up to TensorRT 10.7 and from 11.4.1 on; set detector.dla_core to null"
@@ -132,8 +132,8 @@ def choose_precision(
         raise ModelError(f"{path}: it is exported in {own}. {TYPED_CURE.format(path=path)}")
     if dla and asked == "int8" and version < DLA_INT8_MIN:
         raise ModelError(
-            f"{path}: a DLA takes networks of Q/DQ from TensorRT {'.'.join(map(str, DLA_INT8_MIN))} on: set "
-            "detector.precision to fp16, or detector.dla_core to null"
+            f"{path}: a DLA takes networks of Q/DQ from TensorRT {'.'.join(map(str, DLA_INT8_MIN))} on: name the "
+            "float32 network as detector.model and set detector.precision to fp16, or set detector.dla_core to null"
         )
     if dla and asked not in ("fp16", "int8"):
         raise ModelError(

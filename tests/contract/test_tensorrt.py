@@ -119,7 +119,7 @@ def test_each_version_is_told_the_precision_in_its_own_way(
         ("int8", "fp32", 10, False, r"needs a file that is quantised"),
         ("fp32", "int8", 10, False, r"exported in int8 and cannot run in fp32"),
         ("fp32", "fp32", 10, True, r"a DLA computes in fp16 and int8 alone.*dla_core to null"),
-        ("int8", "int8", 11, True, r"a DLA takes networks of Q/DQ from TensorRT 11\.4\.1 on: set .*precision to fp16"),
+        ("int8", "int8", 11, True, r"a DLA takes networks of Q/DQ from TensorRT 11\.4\.1 on: name .*precision to fp16"),
     ],
 )
 def test_a_precision_that_is_not_to_be_had_is_refused_with_the_cure(
