@@ -18,7 +18,7 @@ from pathlib import Path
 from appliance.base.errors import EvidenceError, UsageError
 
 SHARED_MEMORY = Path("/dev/shm")  # a tmpfs of every Linux; containers have 64 MB of it
-SAMPLE_FILE = "sample.bgr"  # there: the pixels of one frame, uint8 BGR, row by row (`ingest.frame_sampler`)
+SAMPLE_FILE = "sample.bgr"  # there: the pixels of one frame, uint8 BGR, row by row (written by `ingest.networks`)
 MEMORY_FREE_BYTES_MIN = 16 * 1024 * 1024  # left of it: others use it, too
 _START_BYTES = 512  # the marks of a format stand at the very beginning of a file
 

@@ -60,7 +60,7 @@ def configure_logging(*, level: str = "INFO", as_json: bool = False) -> None:
 
 LogLevel = Literal["debug", "info", "warning", "error", "critical"]
 LOG_LEVELS: tuple[LogLevel, ...] = get_args(LogLevel)
-RING_LINES_MAX = 2000  # as many as the page System and the diagnostics show
+RING_LINES_MAX = 2000  # as many as the diagnostics show
 RING_TEXT_MAX = 2000  # characters of one line
 _CHILD_LINE = re.compile(r"\d\d:\d\d:\d\d (?P<level>[a-z]+) +(?P<room>[\w.]+): (?P<text>.*)")
 

@@ -69,7 +69,7 @@ from appliance.dashboard.app_parts import DashboardParts
 from appliance.dashboard.deps import NO_PROBES, READ_HERE, CoreProbes, MediaReaders, StoredSite
 from appliance.dashboard.openapi import operation_id, serve_openapi
 from appliance.settings.settings_service import SettingsService
-from appliance.web import assets, problems, session_api, texts
+from appliance.web import assets, login_api, problems, texts
 from appliance.web.guard import AllowedHosts, AnswerBug, PathRules, RequestGuard
 from appliance.web.problems import RouteMethods
 from appliance.web.visitor import ProxyHeaders
@@ -81,7 +81,7 @@ if TYPE_CHECKING:
 APIS = (
     account_api, agreement_api, alerts_api, analyze_api, arming_api, backup_api, cameras_api, cascade_api,
     costs_api, exports_api, false_alarms_api, headroom_api, health_api, live_api, metrics_api, models_api, notify_api,
-    proofs_api, ptz_api, push_api, recording_jobs_api, recordings_api, savings_api, scenarios_api, session_api,
+    proofs_api, ptz_api, push_api, recording_jobs_api, recordings_api, savings_api, scenarios_api, login_api,
     settings_api, setup_api, setup_probe_api, storage_api, stream_api, system_api, timeline_api, trials_api,
     users_api, why_api,
 )  # fmt: skip

@@ -100,7 +100,7 @@ class SiteBackups:
         return BackupReport(backups=found, ready=ready_restore(self._root))
 
     def make(self, wanted: MakeBackup) -> BackupReport:
-        """Begin to make a backup. Raise Problem if it cannot begin."""
+        """Make a backup and return what it holds. Raise Problem if it cannot be made."""
         with self._alone(), refused_as(REFUSALS):
             path, now = self._settings.service.path, self._clock.now()
             site = self._settings.service.running.config.site.name

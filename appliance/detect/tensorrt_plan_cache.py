@@ -1,4 +1,4 @@
-"""Engines of TensorRT on disk: each under all that it depends on, checked when it is read, and few."""
+"""Keep built TensorRT engines (plans) on disk, under a key of all that they depend on; check one when it is read."""
 
 from __future__ import annotations
 

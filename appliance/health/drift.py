@@ -1,4 +1,4 @@
-"""Tell when alerts are right less often than they were: a CUSUM of people's and judges' answers, with its run length.
+"""Tell when alerts are right less often than before: a CUSUM of the answers of people and of the cloud's model.
 
 The log-likelihood ratio of "as often right as before" against "FALL less often" is summed over the answers and never
 falls below 0 (E. S. Page, 1954). The threshold follows from the run length to a false alarm that is wanted, by the
@@ -8,7 +8,7 @@ need no answer: the share of alerts that score no less than the weakest fifth of
 
 Each of several streams of answers (the site, its cameras, labels and parts of the day, the scores of a camera) has a
 share of the false alarms that the site is allowed. Answers are taken to be independent of each other: one flag that
-raises thirty alerts in a night counts thirty times. Pure.
+raises thirty alerts in a night counts thirty times.
 """
 
 from __future__ import annotations

@@ -124,8 +124,8 @@ class FaultySource:
     Invariant: a frame keeps its number of the footage, so true boxes still find it; a frozen frame shows an older image
     under its own number.
 
-    One thread. The fate of a frame depends on the seed, its number and its time, and for time stamps on the frame
-    before.
+    One thread. Whether a fault meets a frame depends on the seed and on the number and time of the frame. The time
+    stamp that it gets depends on the frame before, too.
     """
 
     def __init__(self, source: FrameSource, camera: str, conditions: ConditionSet) -> None:

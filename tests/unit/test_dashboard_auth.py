@@ -20,8 +20,8 @@ from appliance.store.users import SessionStore, UserStore
 from appliance.types.accounts import UserRow
 from appliance.web.auth import COOKIE, SessionCookies
 from appliance.web.guard import AllowedHosts
+from appliance.web.login_api import local_path
 from appliance.web.server import WebServer
-from appliance.web.session_api import local_path
 from appliance.web.sign_in_throttle import LoginThrottle
 from tests.support.dashboard_site import Site, config_of, running
 from tests.support.waiting import ANSWER_S

@@ -16,7 +16,7 @@ from appliance.base.clock import ManualClock
 from appliance.base.credentials import STEP_S, code_at, step_of
 from appliance.store.users import SecondFactorStore, UserStore
 from appliance.types.accounts import UserRow
-from appliance.web.session_api import CODE_WANTED
+from appliance.web.login_api import CODE_WANTED
 from appliance.web.sign_in_throttle import FREE_TRIES
 from tests.support.dashboard_site import Site, config_of, password_hash
 

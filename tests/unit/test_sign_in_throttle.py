@@ -16,7 +16,7 @@ from appliance.cli.users_command import UNLOCK_S
 from appliance.store.users import UserStore
 from appliance.types.accounts import UserRow
 from appliance.web.acceptor import counted_address
-from appliance.web.session_api import CODE_WANTED
+from appliance.web.login_api import CODE_WANTED
 from appliance.web.sign_in_throttle import (
     CODE_BLOCK_S_MAX,
     FREE_TRIES,
