@@ -27,7 +27,7 @@ _STEPS = (np.arange(_ROWS) + 0.5) / _ROWS
 _DOWN = np.stack([low + (high - low) * _STEPS for low, high in _HALVES])
 # The range of values of each plane: video black to white, and the chroma that clothes outdoors seldom exceed.
 _LOWEST = (16.0, 96.0, 96.0)
-_HIGHEST = (235.0, 160.0, 160.0)
+_HIGHEST = (235.0, 160.0, 160.0)  # video white, and the chroma beyond which colours of clothes seldom lie
 
 
 def _bin_positions(lowest: float, highest: float) -> Floats:

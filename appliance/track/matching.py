@@ -172,7 +172,9 @@ class TwoStageMatcher:
             # After a gap only a box in the same place is believed to be the same; and who walked may have stopped.
             lost = track.absence.unseen_s > TUNING.losing.lost_s
             expected = track.last if lost and self._slow else track.filter.box
-            expected = track.place if in_place else expected  # the filter's box has drifted meanwhile
+            # The filter's box has drifted meanwhile. Where boxes are all that is known, the next car waits there, too.
+            if in_place and not (track.is_vehicle and track.appearance is None):
+                expected = track.place
             costs = match_costs(
                 expected, track.filter.spread(), boxes, overlap_min=overlap_min, distance_max=distance_max
             )
