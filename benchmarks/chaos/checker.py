@@ -1,4 +1,4 @@
-"""Reads the history of a run and proves that each escalation was answered once, in order, in time, and paid for once.
+"""Reads the history of a run and proves that each escalation was answered once, in order, and paid for once; with a deadline, in time.
 
     python -m benchmarks.chaos.checker HISTORY.jsonl          # exit code 1: it found something
 
