@@ -1,4 +1,6 @@
-"""Reads the history of a run and proves that each escalation was answered once, in order, and paid for once; with a deadline, in time.
+"""Reads the history of a run and proves that each escalation was answered once, in order, and paid for once.
+
+With a deadline it proves that each ended in time, too.
 
     python -m benchmarks.chaos.checker HISTORY.jsonl          # exit code 1: it found something
 
