@@ -315,8 +315,10 @@ class BackgroundServices:
 
     def _link(self) -> LinkState:
         """Return the link's state, and if the appliance judges meanwhile; only where there is an uplink."""
-        local = self._local_judge
-        return replace(self._probes.link(), judged_here=local is not None and local.state.in_use)
+        return replace(self._probes.link(), judged_here=self._is_judged_here())
+
+    def _is_judged_here(self) -> bool:
+        return self._local_judge is not None and self._local_judge.state.in_use
 
     def _pool(self) -> PoolState:
         pool = self._uplink.pool if self._uplink else PoolState()
@@ -344,7 +346,7 @@ class BackgroundServices:
             messages=MessageBuilder(
                 site, config.public_url, lambda event: privacy.level(event) == "never", config.decisions.shown
             ),
-            status=SystemStatus(link, stores.health, probes.warning, clock),
+            status=SystemStatus(link, stores.health, probes.warning, clock, self._is_judged_here),
             health=stores.health,
             armed=lambda target, t: armed_at(target.schedule, local_weekday_minute)(t),
             in_quiet_hours=lambda target, t: (

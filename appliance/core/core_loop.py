@@ -39,6 +39,7 @@ from appliance.types import (
 BOXES_BUFFERED_MAX = 256  # frames a camera; fewer mean more commits, more mean more memory
 RECHECKS_EVERY_S = 5.0  # a second detection takes longer
 CLOCKS_APART_S_MAX = 3.0  # of a camera and the appliance, with the second that a frame is under way
+STOPPED = "the appliance was stopped"
 SETTINGS_CHANGED = "the settings of this camera were changed"
 RECHECKS_PER_RUN = 8  # alerts in one turn; frames wait meanwhile
 _ASKED = {
@@ -119,10 +120,14 @@ class Core:
             case CameraMeter():
                 _meter(self._stores.meter, message)
 
-    def lost(self, reason: str) -> None:
-        """End what was going on and show every camera as lost: the ingest process has died."""
+    def lost(self, reason: str, *, intended: bool = False) -> None:
+        """End what was going on and show every camera as lost: the ingest process has died, or was ended for another.
+
+        What lasts of the appliance's own faults lasts on.
+        """
         self._end_run(reason)
-        self._faults.ingest_died(reason)
+        self._faults.end_of_ingest(reason)
+        self._faults.ingest_died(reason, intended=intended)
         self._faults.watch_appliance(self._settings)
 
     def _end_run(self, reason: str) -> None:
@@ -130,11 +135,11 @@ class Core:
             self._flush(camera)
             self._commit(camera, camera.pipeline.close(camera.now(self._clock), reason))
         self._backlog.write(partial(self._stores.cameras.mark_all_lost, self._clock.now(), reason))
-        self._faults.end_all(reason)
 
     def close(self) -> None:
         """Write what is held and end open alerts: the appliance stops."""
-        self._end_run("the appliance was stopped")
+        self._end_run(STOPPED)
+        self._faults.end_all(STOPPED)
         self._backlog.retry()
         if self._backlog.waiting:
             logger.error("stopped before they could be written, and so lost: %s", self._backlog.warning)

@@ -85,8 +85,8 @@ class IngestListener(Protocol):
 
     def take(self, message: IngestMessage) -> None: ...
 
-    def lost(self, reason: str) -> None:
-        """Take note that the ingest process died, for `reason`."""
+    def lost(self, reason: str, *, intended: bool = False) -> None:
+        """Take note that the ingest process died, for `reason`. intended: it was ended to be started anew."""
         ...
 
 
@@ -155,7 +155,7 @@ class IngestSupervisor:
                     return
                 self._repeats.report(error)
                 self._count_life(started, str(error))
-                listener.lost(str(error))
+                listener.lost(str(error), intended=self._is_restarting)
                 if self._is_restarting:
                     self._is_restarting = False
                     continue

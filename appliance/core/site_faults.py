@@ -252,19 +252,26 @@ class LastingFaults:
         if self._clock.monotonic() - self._up_at > HEALTHY_AFTER_S:
             self._failed_starts = 0
 
-    def ingest_died(self, reason: str) -> None:
-        """Note that the ingest process is gone; dying young again and again is a fault."""
+    def ingest_died(self, reason: str, *, intended: bool = False) -> None:
+        """Note that the ingest process is gone; dying young again and again is a fault, unless it was `intended`."""
         lived_s = self._clock.monotonic() - self._up_at if self._up_at is not None else 0.0
-        self._up_at, self._died = None, reason
-        self._failed_starts = self._failed_starts + 1 if lived_s < HEALTHY_AFTER_S else 1
+        self._up_at = None
+        if not intended:
+            self._died = reason
+            self._failed_starts = self._failed_starts + 1 if lived_s < HEALTHY_AFTER_S else 1
 
     def end_all(self, reason: str) -> None:
-        """End every event: nothing is known of what they were about."""
-        self._backlog.write(partial(self._stores.health.end_open, self._clock.now(), reason))
-        self._faults.clear()
+        """End every event: the appliance stops."""
         self._own.clear()
+        self.end_of_ingest(reason)
+
+    def end_of_ingest(self, reason: str) -> None:
+        """End the events that the ingest process reported: nothing is known of what they were about."""
+        own = frozenset(event.id for event in self._own.values())
+        self._backlog.write(partial(self._stores.health.end_open, self._clock.now(), reason, own))
+        self._faults = {key: event for key, event in self._faults.items() if key in own}
         self._paused.clear()
-        self._stores.health.forget()
+        self._stores.health.forget(own)
 
     def end_of_others(self, cameras: Collection[str]) -> None:
         """End the events of cameras that are not among these."""

@@ -102,7 +102,7 @@ def propose(events: Sequence[ReviewedBox], camera: CameraConfig) -> list[RulePro
                 high = max(place.best.values())
                 if len(place.best) < ALARMS_MIN or high < rule.score_min:  # the rule was changed since
                     continue
-                wanted = round(math.floor(high / SCORE_STEP + 1) * SCORE_STEP, 2)
+                wanted = round(math.floor(round(high / SCORE_STEP, 6) + 1) * SCORE_STEP, 2)  # 0.29 / 0.01 is 28.99...
                 lost = sum(score < wanted for score in right.values())
                 fits = wanted <= SCORE_MAX and lost <= LOST_SHARE_MAX * len(right)
                 zone = "" if isinstance(rule, LineRule) else rule.zone

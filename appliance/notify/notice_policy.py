@@ -264,16 +264,23 @@ class SystemStatus:
         health: HealthEventStore,
         warning: Callable[[], str],
         clock: Clock,
+        judged_here: Callable[[], bool] = lambda: False,
     ) -> None:
-        """link: None: the site has no uplink. warning: what is wrong with the appliance itself, or ''."""
+        """link: None: the site has no uplink. warning: what is wrong with the appliance itself, or ''.
+
+        judged_here: whether the appliance's own judge is at work now.
+        """
         self._link = link
         self._health = health
         self._warning = warning
         self._clock = clock
+        self._judged_here = judged_here
 
     @property
     def cloud_answers(self) -> bool:
-        """An escalation that was sent may be answered soon."""
+        """An escalation that was sent, or waits for the appliance's own judge, may be answered soon."""
+        if self._judged_here():
+            return True
         if self._link is None:
             return False
         link = self._link()

@@ -217,9 +217,12 @@ def edge_answer(inputs: RouteInputs) -> EdgeAnswer:
     return "doubtful" if inputs.rechecked is None and known.chance < known.chance_min else "between"
 
 
-def certainty_of(chance: float) -> float:
-    """Return the probability that the appliance's own answer about an alert of this chance is right."""
-    return round(max(chance, 1 - chance), 4)
+def certainty_of(edge: EdgeAnswer, chance: float) -> float:
+    """Return the probability that the appliance's own answer about an alert of this chance is right; 0: it has none.
+
+    An alert can be `doubtful` at a chance above 0.5: while all alerts are escalated, the threshold may be there.
+    """
+    return round({"sure": chance, "doubtful": 1 - chance}.get(edge, max(chance, 1 - chance)), 4) if edge else 0.0
 
 
 def must_wait(

@@ -315,7 +315,7 @@ class EscalationPlanner:
             cascade=CascadeAnswer(
                 tier=decision.tier,
                 edge=decision.edge,
-                certainty=certainty_of(inputs.calibrated.chance) if decision.edge else 0.0,
+                certainty=certainty_of(decision.edge, inputs.calibrated.chance),
                 flagged=decision.flagged,
             ),
             inputs=replace(inputs, audit_share=decision.audit_share, audit_of=decision.audit_of),

@@ -70,11 +70,11 @@ class RouterMaintenance:
             self._context.budget.gpu_hour = load.gpu_hour
             now = self._clock.monotonic()
             if now >= self._learn_at:
-                self._learn_at = now + LEARN_EVERY_S
                 self._learn()
+                self._learn_at = now + LEARN_EVERY_S
             if now >= self._count_at:
-                self._count_at = now + COUNT_EVERY_S
                 self._count()
+                self._count_at = now + COUNT_EVERY_S
             for row in self._escalations.postponed(RELEASES_PER_RUN):
                 self._release_or_expire(row, write)
         except StoreUnavailable as error:

@@ -58,9 +58,10 @@ class HealthEventStore:
             return
         self.notes += 1
 
-    def forget(self) -> None:
-        """Forget what was noted: who reported it is gone."""
-        self._noted.clear()
+    def forget(self, but: Collection[str] = ()) -> None:
+        """Forget what was noted: who reported it is gone. but: ids of events that somebody else reported."""
+        for event in self._noted.keys() - set(but):
+            del self._noted[event]
         self.notes += 1
 
     def put(self, event: HealthEvent) -> bool:
@@ -75,10 +76,14 @@ class HealthEventStore:
             was_open = known is not None and known["t_end"] is None
             return event.t_end is None and not was_open
 
-    def end_open(self, t: float, why: str) -> int:
-        """End what lasts: the process that reported it is gone. Returns how many."""
+    def end_open(self, t: float, why: str, but: Collection[str] = ()) -> int:
+        """End what lasts, as the process that reported it is gone, and return how many.
+
+        but: ids of events that somebody else reported.
+        """
         with self._db.transaction() as connection:
-            found = connection.execute("SELECT id FROM health_event WHERE t_end IS NULL").fetchall()
+            every = connection.execute("SELECT id FROM health_event WHERE t_end IS NULL").fetchall()
+            found = [row for row in every if row["id"] not in but]
             for row in found:
                 connection.execute(
                     "UPDATE health_event SET t_end = max(t_start, ?), ended_by = ?, rev = ? WHERE id = ?",

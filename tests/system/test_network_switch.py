@@ -93,7 +93,7 @@ class Site:
     def take(self, message: Any) -> None:
         self.heard.append((time.monotonic(), message))
 
-    def lost(self, reason: str) -> None:
+    def lost(self, reason: str, *, intended: bool = False) -> None:
         pass
 
     def _leave_probation(self, reason: str) -> bool:

@@ -79,7 +79,7 @@ class Appliance:
     def take(self, message: Any) -> None:
         self.heard.append(message)
 
-    def lost(self, reason: str) -> None:
+    def lost(self, reason: str, *, intended: bool = False) -> None:
         pass
 
     @property

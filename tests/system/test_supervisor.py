@@ -41,7 +41,7 @@ class Listener:
         assert isinstance(message, CameraState)
         self.reasons.append(message.reason)
 
-    def lost(self, reason: str) -> None:
+    def lost(self, reason: str, *, intended: bool = False) -> None:
         self.deaths.append(reason)
 
     def wait_for(self, count: int, *, deaths: int = 0) -> None:

@@ -15,7 +15,15 @@ from appliance import config, wire
 from appliance.base.clock import ManualClock
 from appliance.router.calibration import SURE_MIN, UNTRAINED, Calibration, SureClaim, error_bound
 from appliance.router.calibration_fit import AlertOutcome, claim_sure, decided_of, fit, outcomes_of
-from appliance.router.decide import EscalationCost, RouterCase, RouterDecision, decide, edge_answer, expected_bytes
+from appliance.router.decide import (
+    EscalationCost,
+    RouterCase,
+    RouterDecision,
+    certainty_of,
+    decide,
+    edge_answer,
+    expected_bytes,
+)
 from appliance.store.decisions import DecidedRow, OutcomeRow
 from appliance.store.reviews import ReviewStore
 from appliance.types import RouteInputs, TrackStability
@@ -53,6 +61,16 @@ def test_a_sure_alert_stays_at_the_edge_on_both_sides_and_what_is_between_is_ask
 def test_without_a_claim_nothing_is_sure_however_high_its_chance() -> None:
     decision = decide(case(chance=0.9999), told({"audit_share": 0}))
     assert (decision.tier, decision.edge) == ("cloud", "between")
+
+
+def test_the_certainty_is_that_of_the_answer_not_of_the_likelier_one() -> None:
+    assert [certainty_of("sure", 0.97), certainty_of("doubtful", 0.02), certainty_of("between", 0.4)] == [
+        0.97,
+        0.98,
+        0.6,
+    ]
+    assert certainty_of("doubtful", 0.7) == 0.3, "while all alerts are escalated, the threshold may lie above 0.5"
+    assert certainty_of("", 0.9) == 0.0
 
 
 def test_a_site_without_a_cloud_is_told_no_certainty_that_nobody_looked_for() -> None:

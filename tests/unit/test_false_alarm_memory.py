@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from fastapi.testclient import TestClient
 
 from appliance.base.clock import ManualClock
@@ -51,6 +52,14 @@ def test_three_at_one_place_propose_a_score_that_would_have_kept_them_away() -> 
         "With score_min 0.59 none of them would have come; of 10 that you called right, none would be missed."
         in found.words
     )
+
+
+@pytest.mark.parametrize("score", [0.29, 0.47, 0.57, 0.58, 0.59, 0.94, 0.5, 0.585])
+def test_the_proposed_score_is_above_that_of_every_false_alarm(score: float) -> None:
+    """0.29 / 0.01 is 28.99… in floating point."""
+    found = only(propose([seen(f"f{n}", score) for n in range(3)], camera(0.2)))
+    assert found.score_min is not None
+    assert score < found.score_min <= score + 0.0101
 
 
 def test_two_are_no_habit_and_neither_are_many_events_of_one_alert() -> None:

@@ -11,11 +11,12 @@ import pytest
 import yaml
 
 from appliance.base.clock import ManualClock, local_day
+from appliance.base.errors import StoreUnavailable
 from appliance.cli import main
 from appliance.config import SiteConfig
 from appliance.router.calibration_fit import outcomes_of
 from appliance.router.router_maintenance import LEARN_EVERY_S
-from appliance.store.decisions import prune_decisions
+from appliance.store.decisions import DecisionStore, OutcomeRow, prune_decisions
 from appliance.store.meter import Metric, MetricName
 from appliance.store.outbox import Outbox
 from appliance.store.reviews import ReviewStore
@@ -175,6 +176,26 @@ def test_a_clock_that_was_set_back_stops_neither_learning_nor_counting(made: Mad
     box.clock.advance(10)
     box.second()
     assert box.decided(box.walk())[0][0] == "later", "the megabyte is gone"
+
+
+def test_what_could_not_be_read_at_the_start_is_learnt_with_the_next_try(
+    made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    box, tries = made(site("alert")), []
+    outcomes = DecisionStore.outcomes
+
+    def refused_once(store: DecisionStore) -> list[OutcomeRow]:
+        tries.append(1)
+        if len(tries) == 1:
+            raise StoreUnavailable("the disk is full")
+        return outcomes(store)
+
+    box.second()
+    box.clock.advance(LEARN_EVERY_S)
+    monkeypatch.setattr(DecisionStore, "outcomes", refused_once)
+    for _ in range(3):
+        box.second()
+    assert len(tries) == 2, "and then not again for an hour"
 
 
 def test_a_budget_used_up_puts_off_and_a_new_day_lets_go(made: Made) -> None:

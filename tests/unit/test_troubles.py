@@ -258,6 +258,15 @@ def test_detection_that_does_not_stay_up_is_told_and_over_when_it_does(house: Co
     assert house.health.open() == []
 
 
+def test_detection_that_is_started_anew_for_other_settings_is_no_fault(house: CoreHarness) -> None:
+    for _ in range(4):
+        house.core.lost("the ingest process is started anew with other settings", intended=True)
+    assert house.health.open() == []
+    house.core.lost("the ingest process ended (signal 9)")
+    house.core.lost("the ingest process ended (signal 9)")
+    assert house.health.open() == [], "two are not three"
+
+
 def test_what_the_disk_does_not_take_stands_on_every_page_with_the_button_that_helps(tmp_path: Path) -> None:
     served = Site(tmp_path, ManualClock(T0 + 100))
     served.live("gate", T0)
