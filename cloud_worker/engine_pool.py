@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -70,7 +71,7 @@ class PooledEngine:
         """Return the time within which HEDGE_SHARE of its calls are answered; None: too few were made."""
         if len(self.seconds) < SAMPLES_MIN:
             return None
-        return sorted(self.seconds)[int(HEDGE_SHARE * len(self.seconds))]
+        return sorted(self.seconds)[math.ceil(HEDGE_SHARE * len(self.seconds)) - 1]
 
     @property
     def uses(self) -> frozenset[Need]:
@@ -266,17 +267,20 @@ class EnginePool:
         return replace(opinion, by=by.engine, answered_by=by.name, fallback=fallback, rest=rest)
 
     async def _probe(self) -> None:
-        """Probe what is away, cold or idle, for ever."""
-        while True:
-            await asyncio.sleep(min(PROBE_FIRST_S, self._limits.probe_s))
-            now = self._clock.monotonic()
-            due = [
-                each
-                for each in self.engines
-                if (each.is_up and not each.in_hand and now - each.answered_at >= self._limits.probe_s)
-                or (not each.is_up and each.circuit.probe_in_s <= 0)
-            ]
-            await asyncio.gather(*(self._try(each) for each in due))
+        """Probe what is away, cold or idle, for ever; one that does not answer holds up no other."""
+        probes: dict[str, asyncio.Task[str]] = {}
+        try:
+            while True:
+                await asyncio.sleep(min(PROBE_FIRST_S, self._limits.probe_s))
+                now = self._clock.monotonic()
+                probes = {name: probe for name, probe in probes.items() if not probe.done()}
+                for each in self.engines:
+                    idle = each.is_up and not each.in_hand and now - each.answered_at >= self._limits.probe_s
+                    if each.name not in probes and (idle or (not each.is_up and each.circuit.probe_in_s <= 0)):
+                        probes[each.name] = asyncio.create_task(self._try(each), name=f"probe of {each.name}")
+        finally:
+            for probe in probes.values():
+                probe.cancel()
 
     async def _try(self, pooled: PooledEngine) -> str:
         """Ask a trial question; return the outcome in a sentence."""

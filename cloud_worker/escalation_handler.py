@@ -10,7 +10,7 @@ import re
 from collections import OrderedDict
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from pydantic import ValidationError
 
@@ -41,7 +41,7 @@ from cloud_worker.stream_setup import Delivery
 from cloud_worker.verdict_stream import PUBLISH_S_MAX, NotWanted, SiteElsewhere, VerdictRefused, VerdictStream
 
 _NAME = re.compile(r"^[A-Za-z0-9_-]{1,64}$")
-ANSWERED_MAX = 4096  # verdicts remembered against redelivery; 2 kB each
+ANSWERED_MAX = 4096  # verdicts remembered against redelivery, 2 kB each; counts of failures, too
 REPEATED_AFTER_S = 60.0  # a site repeats after minutes; asking costs two round trips to the broker
 OVERTAKEN_S = 1.0  # evidence is here sooner as a rule, and asking the broker again costs two round trips
 ELSEWHERE_RETRY_S = 5.0  # until a site that is not connected here is looked for again
@@ -49,6 +49,7 @@ RETRY_S_MAX = 600.0  # longest pause between two attempts at one escalation
 FETCH_TRIES = 3  # a broker that changes its leader answers within seconds
 EscalationKey = tuple[str, str, int]
 """Site, escalation and step: what is judged once."""
+_Known = TypeVar("_Known")
 
 logger = logging.getLogger(__name__)
 
@@ -107,7 +108,7 @@ class HandlerOutcome:
 
 
 class EscalationHandler:
-    """State: what was answered lately, and what is being judged here. Owner: one event loop.
+    """State: what was answered lately, what is being judged here, and how often that failed. Owner: one event loop.
 
     Invariant: an escalation is acknowledged only after the broker has stored its verdict. What is lost between the two
     is delivered again and answered from `_answered`; another worker asks the broker first whether it holds the verdict,
@@ -134,6 +135,7 @@ class EscalationHandler:
         self.breaker = JudgeBreaker(clock)
         self._in_hand: set[EscalationKey] = set()
         self._answered: OrderedDict[EscalationKey, HandlerOutcome] = OrderedDict()
+        self._failed: OrderedDict[EscalationKey, int] = OrderedDict()
         self._engine_log = LogThrottle(logger, clock)
         self._refusal_log = LogThrottle(logger, clock)
         self._uplink_log = LogThrottle(logger, clock)
@@ -236,6 +238,8 @@ class EscalationHandler:
             verdict = verdict if rest is None else await rest
             unseen = case.absent and not case.files and verdict.need is None
             dead: tuple[Kind, str] | None = ("media", "; ".join(case.lost)) if unseen else None
+            if unseen:
+                self._metrics.given_up.inc()
             return HandlerOutcome(verdict, dead, case, early=early)
 
     async def _begin(
@@ -335,14 +339,21 @@ class EscalationHandler:
         await delivery.ack()
 
     async def _retry(self, delivery: Delivery, escalation: Escalation, kind: Kind, why: str) -> None:
-        """Try again later, or answer `unsure` after the last attempt."""
-        self._engine_log.report(f"{escalation.id}: attempt {delivery.count} failed: {why}")
-        if delivery.count < self._settings.deliveries_max:
+        """Try again later, or answer `unsure` after the last attempt.
+
+        Of a site with other regions a delivery may be no attempt, and only those that failed here are known to be.
+        """
+        key = (escalation.site, escalation.id, escalation.step)
+        attempts = self._failed.pop(key, 0) + 1 if escalation.elsewhere_s else delivery.count
+        self._engine_log.report(f"{escalation.id}: attempt {attempts} failed: {why}")
+        if attempts < self._settings.deliveries_max:
+            if escalation.elsewhere_s:
+                _remember(self._failed, key, attempts)
             self._metrics.retries.inc()
-            await delivery.nak(min(self._settings.retry_s * 2 ** (delivery.count - 1), RETRY_S_MAX))
+            await delivery.nak(min(self._settings.retry_s * 2 ** (attempts - 1), RETRY_S_MAX))
             return
         self._metrics.given_up.inc()
-        reason = f"Given up after {delivery.count} attempts: {why}"
+        reason = f"Given up after {attempts} attempts: {why}"
         await self._finish_or_nak(
             delivery, escalation, HandlerOutcome(self._judge.unsure(escalation, reason), (kind, reason))
         )
@@ -391,12 +402,10 @@ class EscalationHandler:
         self._metrics.dead.labels(kind).inc()
 
 
-def _remember(
-    answered: OrderedDict[EscalationKey, HandlerOutcome], key: EscalationKey, outcome: HandlerOutcome
-) -> None:
-    answered[key] = outcome
-    while len(answered) > ANSWERED_MAX:
-        answered.popitem(last=False)
+def _remember(known: OrderedDict[EscalationKey, _Known], key: EscalationKey, value: _Known) -> None:
+    known[key] = value
+    while len(known) > ANSWERED_MAX:
+        known.popitem(last=False)
 
 
 def _waited_s(delivery: Delivery, now: float) -> float:

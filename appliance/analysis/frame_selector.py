@@ -71,6 +71,7 @@ class RegionSelector:
         self, detector: ObjectDetector, tracks: SessionTracks, whole_size: Callable[[tuple[int, int]], tuple[int, int]]
     ) -> None:
         """whole_size: of a frame's (width, height): in which the detector is shown all of it."""
+        self._detector = detector
         self._whole_size = whole_size
         self._tracks = tracks
         self._step = detector.shape_step if isinstance(detector, VariableInput) else 0
@@ -116,7 +117,8 @@ class RegionSelector:
             return None
         turns, since_t = quarter_turns(av_frame), self._examined_until(t, summary)
         moved = [upright_box(box, turns) for at, boxes in self._recent if at > since_t for box in boxes]
-        grid = DetectorGrid(self._whole_size(upright_size(av_frame)), self._step)
+        upright = upright_size(av_frame)
+        grid = DetectorGrid(self._whole_size(upright), self._step, max(self._detector.preferred_size(*upright)))
         parts = choose_parts(moved, summary.active_boxes, [each.box for each in summary.objects], grid)
         return lay_mosaic(parts, grid) if parts else None
 

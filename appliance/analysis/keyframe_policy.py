@@ -10,7 +10,8 @@ half the rate. No clock and no thread: what is decoded depends on packets, their
 Packet sizes are a motion cue: an encoder spends bytes on what it did not foresee, and a visitor is that. Each kind of
 packet (P frames, B frames; key frames are decoded anyway) has its own usual size and spread, both robust: median and
 median absolute deviation over the last packets of that kind. The excess of each packet over the usual adds up in a
-cumulative sum (CUSUM, Page 1954), so that one big packet is a cue, and so is a small rise that stays.
+cumulative sum (CUSUM, Page 1954), so that two big packets (with `thrifty` four) are a cue, and so is a small rise that
+stays.
 """
 
 from __future__ import annotations

@@ -76,9 +76,9 @@ class GridRect:
 
 
 @functools.lru_cache(maxsize=64)
-def _cells_of(size: tuple[int, int], step: int) -> tuple[int, int]:
-    """Return the columns and rows of a DetectorGrid."""
-    full = max(size)
+def _cells_of(size: tuple[int, int], step: int, full: int) -> tuple[int, int]:
+    """Return the columns and rows of a DetectorGrid: enough to hold all of `size`."""
+    full = -(-full // step) * step
     return fitted_side(size[0], full, step) // step, fitted_side(size[1], full, step) // step
 
 
@@ -86,15 +86,17 @@ def _cells_of(size: tuple[int, int], step: int) -> tuple[int, int]:
 class DetectorGrid:
     """The detector's input for the whole frame.
 
-    `size` (width, height) pixels of frame in its middle, in cells of `step` pixels.
+    `size` (width, height) pixels of frame in its middle, in cells of `step` pixels. `full`: the longer side of a whole
+    frame at full resolution, in pixels; while load is shed, `size` is smaller, and the network's grid is the same.
     """
 
     size: tuple[int, int]
     step: int
+    full: int
 
     @property
     def cells(self) -> tuple[int, int]:
-        return _cells_of(self.size, self.step)
+        return _cells_of(self.size, self.step, self.full)
 
     @property
     def edge(self) -> tuple[int, int]:

@@ -145,8 +145,8 @@ class EvidenceFileWriter:
             if clip.written.bytes <= self._settings.clip_bytes_max:
                 return [_clip_file(detail.alert.id, n, path, clip)]
             size = clip.written.bytes
-        with contextlib.suppress(OSError):
-            (self._root / path).unlink()
+            with contextlib.suppress(OSError):
+                (self._root / path).unlink()
         raise EvidenceError(f"the clip of {size} bytes is over the limit of {self._settings.clip_bytes_max}")
 
     def _redaction(self, detail: AlertDetail, moment: EvidenceMoment) -> Redaction | None:

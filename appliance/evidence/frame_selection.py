@@ -174,11 +174,10 @@ def plan_evidence(first: EvidenceStep, need: wire.Need | None, step: int, *, cli
     It is the first one, or one with what the cloud needs. clips: true if clips may leave the site; a copied clip cannot
     be redacted.
     """
-    if need is None:
-        evidence, images, clip, can = _FIRST[first]
-    else:
+    evidence, images, clip, can = _FIRST[first]
+    if need is not None:
         evidence, images, clip = need, _IMAGES_FOR[need], need == "clip"
-        can = _ORDER[_ORDER.index(need) + 1 :]
+        can = tuple(each for each in can if _ORDER.index(each) > _ORDER.index(need))  # what was sent is not offered
     if not clips:
         evidence = "crop" if clip and images == "crops" else evidence
         clip, can = False, tuple(each for each in can if each != "clip")

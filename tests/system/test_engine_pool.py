@@ -15,12 +15,13 @@ from typing import Any
 
 import pytest
 
+from appliance.base.backoff import CircuitBreaker
 from appliance.base.clock import SystemClock
 from appliance.base.errors import EngineError, EngineUnavailable
 from appliance.types import JudgeKind
 from appliance.wire import Escalation, Need
 from cloud_worker.config import FallbackConfig, PooledEngineConfig, RedetectEngine, SpotConfig
-from cloud_worker.engine_pool import SAMPLES_MIN, EnginePool
+from cloud_worker.engine_pool import SAMPLES_MIN, EnginePool, PooledEngine
 from cloud_worker.evidence import IN_PROCESS, EvidenceFile
 from cloud_worker.judge import Judge, JudgeBreaker, JudgeCase, Opinion
 from tests.servers.nats import NatsServer, find_nats_servers
@@ -135,6 +136,41 @@ def test_a_fault_in_the_probe_of_one_engine_ends_no_probes() -> None:
             await asyncio.sleep(0.01)
 
     played(pool, lambda: asyncio.wait_for(play(), 20))
+
+
+def test_an_engine_that_accepts_a_probe_and_never_answers_holds_up_no_other() -> None:
+    """All engines were probed in rounds, and a round took as long as its slowest probe: up to a minute."""
+
+    class Hanging(TimedEngine):
+        hangs = False
+
+        async def check(self) -> str:
+            described = await super().check()
+            if self.hangs:
+                await asyncio.Event().wait()
+            return described
+
+    one, two = Hanging(), TimedEngine()
+    pool = EnginePool([(entry("one"), one), (entry("two"), two)], FallbackConfig(probe_s=0.1), SystemClock())
+
+    async def play() -> None:
+        one.hangs, before = True, one.calls["probes"]
+        await until_async(lambda: one.calls["probes"] > before)
+        two.up = False
+        await until_async(lambda: not pool.engines[1].is_up)
+        two.up = True
+        await until_async(lambda: pool.engines[1].is_up)
+        assert one.calls["probes"] == before + 1, "it is asked once at a time"
+
+    played(pool, lambda: asyncio.wait_for(play(), 20))
+
+
+def test_of_twenty_calls_the_slowest_but_one_says_when_a_second_is_made() -> None:
+    pooled = PooledEngine(entry("one"), TimedEngine(), CircuitBreaker(SystemClock(), 1.0, 2.0))
+    pooled.seconds.extend(float(n) for n in range(1, SAMPLES_MIN))
+    assert pooled.hedge_after_s is None
+    pooled.seconds.append(99.0)
+    assert pooled.hedge_after_s == 19.0
 
 
 def test_what_was_held_goes_on_as_soon_as_a_probe_of_the_pool_succeeds() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import av
 import cv2
@@ -27,6 +28,7 @@ from appliance.evidence.frame_selection import (
     order_image,
     plan_evidence,
 )
+from appliance.media.recording_reader import DirectReader
 from appliance.media.stills import crop_region, encode_within, make_image
 from appliance.store.alerts import AlertStore
 from appliance.store.escalations import EscalationStore, MediaRow
@@ -127,6 +129,10 @@ class TestPlan:
             ("clip",),
             ("frame",),
         ]
+
+    def test_what_was_sent_first_is_not_offered_again(self) -> None:
+        assert plan_evidence("clip", "frame", 1).can == ()
+        assert plan_evidence("crops", "frame", 1).can == plan_evidence("facts", "frame", 1).can == ("clip",)
 
     def test_after_the_third_message_there_is_no_more(self) -> None:
         for first in ("facts", "crops", "frames", "clip"):
@@ -266,6 +272,25 @@ class TestSteps:
         AlertStore(site.db).take_verdict(verdict, T0)
         site.maker.run_once()
         assert 0 < EscalationStore(site.db).media("q2")[-1].ref.bytes <= whole * 3 // 4
+
+    def test_a_clip_that_is_too_large_is_not_kept_if_it_cannot_be_cut_shorter(
+        self, make_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The file stayed on disk, and no row named it."""
+        site = asked(make_site())
+        cut: list[Path] = []
+
+        def clip(reader: DirectReader, segments: object, t0: float, t1: float, path: Path, **_: object) -> object:
+            if cut:
+                raise EvidenceError("the recording is gone meanwhile")
+            path.write_bytes(b"large")
+            cut.append(path)
+            return SimpleNamespace(written=SimpleNamespace(bytes=1 << 30))
+
+        monkeypatch.setattr(DirectReader, "clip", clip)
+        wants(site, "clip", 0)
+        assert cut
+        assert not cut[0].exists()
 
     def test_what_the_recording_lost_is_shown_by_the_still(self, make_site: Callable[..., Site]) -> None:
         site = asked(make_site())

@@ -15,7 +15,7 @@ import pytest
 
 from appliance import wire
 from appliance.base.clock import ManualClock
-from appliance.base.errors import EngineUnavailable, UplinkError
+from appliance.base.errors import EngineError, EngineUnavailable, UplinkError
 from appliance.types import JudgeKind
 from cloud_worker.config import HandlingConfig
 from cloud_worker.escalation_handler import EscalationHandler, NullArchive
@@ -97,6 +97,7 @@ class ScriptedDelivery:
 
     async def nak(self, delay_s: float = 0.0) -> None:
         self.said.append("nak")
+        self.delay_s = delay_s
 
     async def in_progress(self) -> None:
         self.said.append("in progress")
@@ -136,6 +137,43 @@ def test_an_escalation_that_no_engine_judged_counts_as_given_up_alone(escalation
     asyncio.run(made.handle(cast(Any, ScriptedDelivery(escalation, 1))))
     counts = WorkerCounts.of(made._metrics)
     assert (counts.given_up, counts.judged) == (1, 0)
+
+
+def test_an_escalation_whose_pictures_are_lost_counts_as_given_up_alone(escalation: wire.Escalation) -> None:
+    """It counted as neither, so that the sum over all ends was less than the escalations."""
+    made = handler(Broker({}), Eye())
+    asyncio.run(made.handle(cast(Any, ScriptedDelivery(escalation, 1))))
+    counts = WorkerCounts.of(made._metrics)
+    assert (counts.given_up, counts.judged, counts.dead) == (1, 0, 1)
+
+
+def test_deliveries_while_the_site_was_elsewhere_are_no_failed_attempts(escalation: wire.Escalation) -> None:
+    """After half a minute elsewhere the first error of an engine gave the escalation up, without another attempt."""
+
+    class Wanted(Broker):
+        async def request(self, subject: str, payload: bytes, timeout: float) -> object:
+            return SimpleNamespace(data=b"yes")
+
+    class Returned(ScriptedDelivery):
+        stored = datetime.fromtimestamp(ManualClock().now() - 60, tz=timezone.utc)
+
+    class Broken(Eye):
+        async def judge(self, case: JudgeCase) -> Opinion:
+            raise EngineError("it failed at this one")
+
+    async def main() -> None:
+        broker = Wanted(held_by(escalation))
+        made = handler(broker, Broken())
+        asked = escalation.model_copy(update={"elsewhere_s": 15.0})
+        deliveries = [Returned(asked, count) for count in range(9, 14)]
+        for each in deliveries:
+            await made.handle(cast(Any, each))
+        assert [each.said for each in deliveries] == [["nak"]] * 4 + [["ack"]]
+        assert [each.delay_s for each in deliveries[:4]] == [5, 10, 20, 40]
+        counts = WorkerCounts.of(made._metrics)
+        assert (counts.retried, counts.given_up, broker.stored["dead"]) == (4, 1, 1)
+
+    asyncio.run(main())
 
 
 def test_a_dead_letter_that_could_not_be_stored_is_stored_with_the_next_delivery(escalation: wire.Escalation) -> None:

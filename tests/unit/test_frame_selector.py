@@ -230,6 +230,21 @@ def test_between_looks_at_the_whole_only_the_part_that_moves_is_shown() -> None:
             assert tile.size[0] == pytest.approx((tile.box[2] - tile.box[0]) * WHOLE[0]), "at the same scale"
 
 
+def test_on_a_hot_box_too_a_part_shows_what_moves_at_the_lower_border(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The grid was smaller than the picture: who stood at its edge was in no part, so the whole was examined."""
+    each, spotter = spotting()
+    monkeypatch.setattr(spotter, "preferred_size", lambda width, height: (416, 234))
+    each.analysis.set_work(frame_selector.WorkShare(input_=0.75))
+    parts = []
+    for n in range(30):
+        request = each.select(n, n / 5, yard((300 + 8 * n, 680), size=(1280, 720)))
+        assert request is not None
+        each.infer(request)
+        parts += [request.mosaic] if request.mosaic else []
+    assert len(parts) > 15
+    assert all(tile.box[3] == 1 for mosaic in parts for tile in mosaic.tiles)
+
+
 def test_what_is_found_in_a_part_is_told_where_it_is_in_the_whole() -> None:
     each, spotter = spotting()
     for n, (request, boxes) in enumerate(walked(each, spotter, 6)):

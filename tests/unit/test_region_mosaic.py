@@ -15,9 +15,10 @@ from appliance.analysis.region_mosaic import (
     choose_parts,
     lay_mosaic,
 )
+from appliance.detect.letterbox import Letterbox
 from appliance.types import Box, Detections
 
-GRID = DetectorGrid((416, 234), 32)
+GRID = DetectorGrid((416, 234), 32, 416)
 NOISE = np.random.default_rng(5).integers(0, 256, (234, 416, 3)).astype(np.uint8)
 LEFT: Box = (0.05, 0.4, 0.1, 0.6)
 RIGHT: Box = (0.85, 0.5, 0.9, 0.9)
@@ -40,6 +41,24 @@ def test_the_grid_is_that_of_the_whole_picture_in_the_middle_of_its_input() -> N
     assert GRID.edge == (0, 27)
     assert GRID.pixels(GridRect(0, 0, 13, 9)) == (0, 0, 416, 234)
     assert GRID.pixels(GridRect(2, 1, 6, 5)) == (64, 5, 192, 133)
+
+
+@pytest.mark.parametrize("share", [1.0, 0.9, 0.75, 0.5])
+@pytest.mark.parametrize("frame", [(1280, 720), (640, 480), (720, 1280), (500, 500), (1600, 500)])
+def test_the_grid_holds_all_of_the_picture_where_the_network_has_it_at_any_resolution(
+    frame: tuple[int, int], share: float
+) -> None:
+    network = Letterbox(416, 416, "centre", 32)
+    full = network.preferred_size(*frame)
+    size = round(full[0] * share), round(full[1] * share)
+    grid, place = DetectorGrid(size, 32, max(full)), network.placement(*size)
+    assert (*(32 * each for each in grid.cells), *grid.edge) == (*place.input_size, place.left, place.top)
+    assert grid.box(GridRect(0, 0, *grid.cells)) == (0, 0, 1, 1)
+
+
+def test_a_grid_holds_a_picture_whose_longer_side_is_no_multiple_of_its_step() -> None:
+    grid = DetectorGrid((537, 384), 32, 537)
+    assert grid.box(GridRect(0, 0, *grid.cells)) == (0, 0, 1, 1)
 
 
 def test_tiles_show_the_very_pixels_of_the_whole_on_its_grid() -> None:
