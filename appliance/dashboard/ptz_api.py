@@ -123,11 +123,13 @@ class PtzControl:
                 self._disarm(camera)
 
     async def go_to(self, name: str, preset: str) -> None:
-        """To a preset; '': to the home position. Raises Problem."""
+        """To a preset; '': to the home position. This ends a movement, and its stop. Raises Problem."""
         camera = await self._camera(name)
         with _in_words():
             async with camera.lock:
                 await (camera.client.go_to(preset) if preset else camera.client.go_home())
+                camera.turning = False
+                self._disarm(camera)  # not before: a camera that refuses turns on
 
     async def close(self) -> None:
         """Stop what turns, and let go of all connections."""

@@ -123,6 +123,7 @@ class Renditions:
             return kept
         job = self._jobs.get(key)
         if job is None:
+            self._forget_failures()
             if len(self._jobs) > WAITING_MAX:
                 raise TooBusy("too many wait for a recording to be converted; try again in a moment")
             keys = visitor_keys()

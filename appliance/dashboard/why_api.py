@@ -262,12 +262,13 @@ class WhyReader:
     ) -> list[tuple[StreamHeader, Sequence[FrameBoxes]]]:
         """Return stored boxes by session.
 
-        Nothing is known of the time before the first session, so no object in it counts as new.
+        Nothing is known of the time before the first of them, so no object that is there then counts as new.
         """
         found: list[tuple[StreamHeader, Sequence[FrameBoxes]]] = []
-        for run, rows in groupby(self._boxes.scan(name, t0 - LEAD_S, t1), key=lambda row: row.run):
-            header = StreamHeader(camera=name, clip="", model="", size=size, run=run, known_before=bool(found))
-            found.append((header, [row.read() for row in rows]))
+        for _, rows in groupby(self._boxes.scan(name, t0 - LEAD_S, t1), key=lambda row: row.run):
+            some = list(rows)
+            header = self._boxes.header(some[0], size, follows=bool(found))
+            found.append((header, [row.read() for row in some]))
         return found
 
     def _report(

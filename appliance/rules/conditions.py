@@ -22,7 +22,7 @@ from appliance.rules.zones_and_lines import (
     StartPlace,
     ZoneMembership,
 )
-from appliance.types import Box, TrackedObject
+from appliance.types import Box, TrackedObject, iou
 
 Calibration = Mapping[str, tuple[float, float]]
 """Label to (slope, offset): from a score's log-odds to those on the common scale; other labels keep their own."""
@@ -174,8 +174,11 @@ class RuleTrackState:
     def update(self, found: TrackedObject, t: float, calibration: Calibration) -> None:
         """Note that the object is seen.
 
-        Scores are kept by label: a car that is once detected as `person` is not a well-seen person.
+        Scores are kept by label: a car that is once detected as `person` is not a well-seen person. What was lost and
+        stands where it stood never left, so its stay goes on; elsewhere a new one begins.
         """
+        if self.lost and iou(self.last.box, found.box) <= TUNING.start_overlap_max:
+            self.dwells.clear()
         self.last, self.seen, self.missing_since, self.lost = found, t, None, False
         if not is_cut_off(found.box):
             self.height = found.box[3] - found.box[1]
@@ -220,11 +223,11 @@ class RuleTrackState:
     def break_off(self) -> None:
         """Break off, because the object was missing for too long: what it did meanwhile is unknown.
 
-        Being inside a zone stands until it is seen again.
+        Being inside a zone stands until it is seen again, and so does a stay that was reported (see `update`).
         """
         self.lost = True
         self.positions.clear()
-        self.dwells.clear()
+        self.dwells = {rule: dwell for rule, dwell in self.dwells.items() if dwell.fired}
         self.break_debounces()
 
     def break_debounces(self) -> None:

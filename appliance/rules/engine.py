@@ -177,6 +177,7 @@ class RulesEngine:
                 track.start = StartPlace(found.box)
         elif now - track.seen > self._gap_max_s:
             track.positions.clear()
+            track.break_debounces()
         elif track.missing_since is not None and now - track.seen > TUNING.row_s:
             track.break_debounces()
         self._tracks[found.track] = track

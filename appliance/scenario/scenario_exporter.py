@@ -23,6 +23,7 @@ from appliance.base.local_files import DiskWriteError, write_file
 from appliance.config import AlertsConfig, CameraConfig, DecisionConfig, DwellRule, Rule
 from appliance.media.recorded import ROUNDING_S, ClipFile, RecordedSegment
 from appliance.media.recording_reader import READ_DIRECTLY, RecordingReader
+from appliance.rules.conditions import Calibration
 from appliance.rules.reportable import rule_place
 from appliance.rules.schedule import ArmedHours
 from appliance.rules.zones_and_lines import TUNING
@@ -137,8 +138,9 @@ class ScenarioExporter:
             stood = what_stood(frames, clip.t_start, {each.event.track for each in known if each.event.kind == "enter"})
             shown = [frame for frame in frames if frame.t >= clip.t_start]
             initial = initial_events(
-                detail.alert.camera, camera, alerts, shown, clip.size, known_before=stood is not None
-            )
+                detail.alert.camera, camera, alerts, shown, clip.size, known_before=stood is not None,
+                calibration=self._archive.calibration(detail.alert.camera, detail.alert.run),
+            )  # fmt: skip
             new = [event for event in initial if not any(_same(event, each.event) for each in known)]
             known += [KnownEvent(event, "there already") for event in new]
             content = ScenarioContent(
@@ -280,20 +282,25 @@ def _stood_s(found: TrackedObject, t: float, before: Sequence[FrameBoxes]) -> fl
 
 def initial_events(
     name: str, camera: CameraConfig, alerts: AlertsConfig, frames: Sequence[FrameBoxes], size: tuple[int, int],
-    *, known_before: bool = False,
+    *, known_before: bool = False, calibration: Calibration | None = None,
 ) -> list[Event]:  # fmt: skip
     """Return the events that the camera's rules make of `frames` for tracks that are there when the clip begins.
 
     To a replay these tracks are new, so rules may fire for them once more.
 
     frames: those examined, oldest first, from the clip's beginning on; size: of a frame. Times are those of the frames.
-    known_before: see `StreamHeader`.
+    known_before, calibration: see `StreamHeader`.
     """
     if not frames:
         return []
     there = {found.track for frame in frames if frame.t <= frames[0].t + INITIAL_S for found in frame.objects}
     pipeline = Pipeline(name, camera, alerts)
-    pipeline.feed(StreamHeader(camera=name, clip="", model="", size=size, run="kept", known_before=known_before))
+    pipeline.feed(
+        StreamHeader(
+            camera=name, clip="", model="", size=size, run="kept", known_before=known_before,
+            calibration=calibration or {},
+        )
+    )  # fmt: skip
     found = [event for frame in frames for event in pipeline.feed(frame).events]
     return [event for event in found if event.track in there]
 

@@ -8,7 +8,7 @@ from appliance.alerts.pipeline import Pipeline
 from appliance.base.clock import local_weekday_minute
 from appliance.config import AlertsConfig, CameraConfig
 from appliance.store.boxes import BoxRow, BoxStore
-from appliance.types import Alert, PipelineStep, StreamHeader
+from appliance.types import Alert, PipelineStep
 
 ALERTS_MAX = 500  # listed of each side; all are counted
 
@@ -61,7 +61,7 @@ def try_rules(
     It judges tracked boxes as they were recorded. It does not try another threshold of the detector, another network or
     another rate: a replay of the recording does. size: of a frame in pixels.
     """
-    sides = [_Side(name, size, *now), _Side(name, size, *then)]
+    sides = [_Side(boxes, name, size, *now), _Side(boxes, name, size, *then)]
     frames, last = 0, span[0]
     for row in boxes.scan(name, *span):
         frames, last = frames + 1, row.t
@@ -77,18 +77,19 @@ def try_rules(
 class _Side:
     """The pipeline of one set of rules, and what it reported."""
 
-    def __init__(self, name: str, size: tuple[int, int], camera: CameraConfig, alerts: AlertsConfig) -> None:
+    def __init__(
+        self, boxes: BoxStore, name: str, size: tuple[int, int], camera: CameraConfig, alerts: AlertsConfig
+    ) -> None:
         self.result = TrialSide()
-        self._name = name
+        self._boxes = boxes
         self._size = size
         self._pipeline = Pipeline(name, camera, alerts, local_time=local_weekday_minute)
         self._run = ""
 
     def feed(self, row: BoxRow) -> None:
         if row.run != self._run:
-            self._run = row.run
-            header = StreamHeader(camera=self._name, clip="", model="", size=self._size, run=row.run)
-            self._take(self._pipeline.feed(header))
+            follows, self._run = bool(self._run), row.run
+            self._take(self._pipeline.feed(self._boxes.header(row, self._size, follows=follows)))
         if not (row.is_empty and self._pipeline.is_idle):  # most of a day: nothing is there, and nothing was
             self._take(self._pipeline.feed(row.read()))
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from appliance.store.alert_rows import ALERT_COLUMNS, AlertRow, read_alert, read_event
 from appliance.store.alerts import AlertDetail, alert_detail
-from appliance.store.boxes import boxes_between
+from appliance.store.boxes import boxes_between, stored_calibration
 from appliance.store.cameras import read_gap
 from appliance.store.database import open_read_only
 from appliance.store.escalations import (
@@ -165,6 +165,11 @@ class StorageArchive:
         """Return the examined frames from t0 to t1 in one session of the camera, oldest first. Raise StoreError."""
         with open_read_only(self._path) as connection:
             return boxes_between(connection, camera, t0, t1, run=run or None)
+
+    def calibration(self, camera: str, run: str) -> dict[str, tuple[float, float]]:
+        """Return the calibration of the scores in one session of the camera; {}: none. Raise StoreError."""
+        with open_read_only(self._path) as connection:
+            return stored_calibration(connection, camera, run)
 
 
 def health_rows(connection: sqlite3.Connection) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ from appliance.base.errors import StoreError
 from appliance.store.alerts import AlertDetail
 from appliance.store.database import Database, to_json
 from appliance.store.paths import EVIDENCE, inside
-from appliance.types import FrameBoxes, TrackedObject
+from appliance.types import FrameBoxes, StreamHeader, TrackedObject
 
 SPAN_ROWS_MAX = 20_000  # an hour at 5 frames a second
 AHEAD_S_MAX = 60.0  # a camera's own clock is believed that far
@@ -115,6 +115,19 @@ class BoxStore:
                 return
             after = (rows[-1]["t"], rows[-1]["run"], rows[-1]["seq"])
 
+    def header(self, begin: BoxRow, size: tuple[int, int], *, follows: bool) -> StreamHeader:
+        """Return the header with which the boxes of a session are judged again, from the frame `begin` on.
+
+        size: of a frame in pixels. follows: those of an earlier session were judged before. Of what is there in a first
+        frame that is not its session's first nothing is known. Raises StoreError.
+        """
+        row = self._db.row("SELECT * FROM stream WHERE camera = ? AND run = ?", (begin.camera, begin.run))
+        known_before = follows if row is None else bool(row["known_before"]) and (follows or begin.seq == 0)
+        return StreamHeader(
+            camera=begin.camera, clip="", model="", size=size, run=begin.run, known_before=known_before,
+            calibration=_read_calibration(row),
+        )  # fmt: skip
+
     def latest(self, camera: str) -> FrameBoxes | None:
         """Return the newest examined frame of the camera's present session.
 
@@ -137,6 +150,18 @@ def _count_minute(connection: sqlite3.Connection, camera: str, minute: int) -> N
            FROM boxes WHERE camera = :camera AND t >= :begin AND t < :end""",
         {"camera": camera, "minute": minute, "begin": minute * MINUTE_S, "end": (minute + 1) * MINUTE_S},
     )
+
+
+def stored_calibration(connection: sqlite3.Connection, camera: str, run: str) -> dict[str, tuple[float, float]]:
+    """Return the calibration of the scores in a session's boxes (see `StreamHeader`); {}: none is stored."""
+    return _read_calibration(
+        connection.execute("SELECT * FROM stream WHERE camera = ? AND run = ?", (camera, run)).fetchone()
+    )
+
+
+def _read_calibration(row: sqlite3.Row | None) -> dict[str, tuple[float, float]]:
+    lines = {} if row is None else json.loads(row["calibration"])
+    return {label: (float(slope), float(offset)) for label, (slope, offset) in lines.items()}
 
 
 def boxes_between(

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from appliance.base.errors import camera_address, redact
-from appliance.store.database import Database
+from appliance.store.database import Database, to_json
 from appliance.types import CameraState, CameraStateName, Gap, StreamHeader
 
 GAP_ROWS_MAX = 500  # a camera that comes and goes each minute, for 8 hours
@@ -97,12 +97,17 @@ class CameraStore:
                 )
 
     def write_header(self, header: StreamHeader) -> None:
-        """Write the model and frame size of a camera's new session."""
+        """Write the model and frame size of a camera's new session, and what its boxes are judged by."""
         with self._db.transaction() as connection:
             connection.execute(
                 "UPDATE camera SET run = ?, model = ?, width = ?, height = ?, rev = ? WHERE name = ?",
                 (header.run, header.model, *header.size, self._db.next_rev(connection), header.camera),
             )
+            connection.execute(
+                "INSERT OR IGNORE INTO stream VALUES (?, ?, ?, ?, ?)",
+                (header.camera, header.run, self._db.clock.now(), header.known_before,
+                 to_json(dict(header.calibration))),
+            )  # fmt: skip
 
     def write_gap(self, gap: Gap) -> None:
         """Write a gap that began or ended; one that overlaps a known gap is the same gap, reported again."""

@@ -404,9 +404,13 @@ def _remove_evidence(
 
 
 def prune_side_rows(db: Database, older_s: float) -> None:
-    """Delete held-back events and ended gaps older than `older_s`, and what was written days ago."""
+    """Delete held-back events and ended gaps older than `older_s`, sessions without boxes, and old counts."""
     before_t = db.clock.now() - older_s
     with db.transaction(durable=False) as connection:
         connection.execute("DELETE FROM event WHERE alert IS NULL AND t < ?", (before_t,))
         connection.execute("DELETE FROM gap WHERE t_end < ?", (before_t,))
+        connection.execute(
+            """DELETE FROM stream WHERE coalesce((SELECT min(t) FROM boxes WHERE camera = stream.camera), 9e15)
+               > (SELECT min(t) FROM stream AS later WHERE later.camera = stream.camera AND later.t > stream.t)"""
+        )
         connection.execute("DELETE FROM written WHERE hour < ?", ((db.clock.now() - TUNING.written_kept_s) / 3600,))

@@ -74,9 +74,11 @@ class CloudBreaker:
             self._circuit.open(why)
 
     def link_restored(self) -> None:
-        """Record that the link is up. Silence of the workers is measured from this time on."""
+        """Record that the link is up. Silence of the workers is measured from this time on, unless it lasts already."""
+        if self._silent:
+            return
         self._verdict_at = self._clock.monotonic()
-        if self.state.name == "open" and not self._silent:
+        if self.state.name == "open":
             self._circuit.half_open()
 
     def message_stored(self) -> None:

@@ -83,6 +83,22 @@ def test_stop_presets_and_home(turning: Turning, camera: OnvifCamera) -> None:
     assert camera.at_preset == "home"
 
 
+@pytest.mark.parametrize("to", [{"action": "preset", "preset": "2"}, {"action": "home"}])
+def test_on_its_way_to_a_preset_no_earlier_movement_stops_it(
+    turning: Turning, camera: OnvifCamera, to: dict[str, str]
+) -> None:
+    turning.post(action="move", pan=1, seconds=1)
+    assert turning.post(**to) == {"turning": False}
+    holds(lambda: "Stop" not in camera.calls, 2, "the movement's stop did not come")
+
+
+def test_a_preset_that_is_refused_leaves_nothing_turning(turning: Turning, camera: OnvifCamera) -> None:
+    turning.post(action="move", pan=1, seconds=1)
+    camera.fault, camera.fault_at = "garbage", "GotoPreset"
+    turning.post(422, action="preset", preset="2")
+    until(lambda: not camera.turning, 30)
+
+
 def test_a_lost_answer_and_a_refused_stop_leave_nothing_turning(turning: Turning, camera: OnvifCamera) -> None:
     turning.post(action="move", tilt=0.5, seconds=10)
     camera.fault, camera.fault_at = "garbage", "Stop"

@@ -20,7 +20,7 @@ from appliance.store.boxes import BoxStore
 from appliance.store.database import STEPS, Database, migrate
 from appliance.store.timeline import StoredEvent, TimelineStore
 from appliance.store.users import AccessLog
-from appliance.types import FrameBoxes, TrackedObject
+from appliance.types import FrameBoxes, StreamHeader, TrackedObject
 from appliance.web.visitor import Visitor
 from tests.support.core_harness import CoreHarness
 from tests.support.core_harness import site as core_site
@@ -273,9 +273,8 @@ def test_the_api_chooses_pauses_and_says_who(served: tuple[Site, TestClient]) ->
     assert ("paused", "gate, rule intruder until 2023-11-20T00:15:00.000Z") in log
 
 
-def test_why_nobody_was_reported_may_be_that_the_site_was_disarmed(served: tuple[Site, TestClient]) -> None:
-    site, client = served
-    client.post("/api/v1/arming", json={"profile": "disarmed"})
+def store_walker(site: Site) -> float:
+    """The boxes of somebody who walks through the zone in a minute from now; when that begins."""
     t0 = site.clock.now() + 60
     site.clock.advance(120)
     walker = [
@@ -286,8 +285,26 @@ def test_why_nobody_was_reported_may_be_that_the_site_was_disarmed(served: tuple
         for n, each in enumerate(walker)
     ]
     BoxStore(site.db).append("gate", "run", frames)
+    return t0
+
+
+def test_why_nobody_was_reported_may_be_that_the_site_was_disarmed(served: tuple[Site, TestClient]) -> None:
+    site, client = served
+    client.post("/api/v1/arming", json={"profile": "disarmed"})
+    t0 = store_walker(site)
     found = client.get("/api/v1/cameras/gate/why", params={"from": t0, "to": t0 + 10}).json()
     assert (found["sentence_key"], found["because"]["stage"]) == ("held", "disarmed")
+
+
+def test_why_puts_scores_on_the_common_scale_as_they_were_live(served: tuple[Site, TestClient]) -> None:
+    site, client = served
+    header = StreamHeader(
+        camera="gate", clip="", model="m", size=(320, 240), run="run", calibration={"person": (1.0, -4.0)}
+    )
+    site.cameras.write_header(header)
+    t0 = store_walker(site)
+    found = client.get("/api/v1/cameras/gate/why", params={"from": t0, "to": t0 + 10}).json()
+    assert (found["sentence_key"], found["because"]["stage"]) == ("held", "score")
 
 
 def test_why_reads_the_events_of_no_moment_twice(

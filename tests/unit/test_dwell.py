@@ -47,6 +47,17 @@ def test_time_without_an_examined_frame_is_no_proof_of_presence() -> None:
     assert fired(engine.feed, [look(602.0, person(IN))]) == [("loiter", 602.0)]
 
 
+def test_what_stood_hidden_and_reappears_unmoved_is_not_reported_again() -> None:
+    hidden = [None] * 100
+    assert fired(loiter().feed, inferences([*[IN] * 40, *hidden, *[IN] * 60])) == [("loiter", 5.0)]
+
+
+def test_who_reappears_elsewhere_in_the_zone_begins_a_new_stay() -> None:
+    aside = (IN[0] + 0.1, IN[1])
+    found = fired(loiter().feed, inferences([*[IN] * 40, *[None] * 100, *[aside] * 40]))
+    assert [rule for rule, _ in found] == ["loiter", "loiter"]
+
+
 def test_a_camera_clock_set_back_does_not_undo_a_stay() -> None:
     frames = [*inferences([IN] * 15, t=1000.0), *inferences([IN] * 20, t=400.0)]
     assert len(fired(loiter().feed, frames)) == 1

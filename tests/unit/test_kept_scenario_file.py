@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from appliance.base.clock import ManualClock
 from appliance.base.errors import EvidenceError
 from appliance.config import AlertsConfig, CameraConfig
 from appliance.media.recorded import RecordedSegment
@@ -17,7 +18,11 @@ from appliance.scenario.scenario_exporter import ClipWindow, _cut_unbroken, clip
 from appliance.scenario.scenario_file import EventStanding, KnownEvent, derive_truth
 from appliance.store.alert_rows import AlertReview, AlertRow
 from appliance.store.alerts import AlertDetail
-from appliance.types import Alert, FrameBoxes, TrackedObject
+from appliance.store.archive import StorageArchive
+from appliance.store.cameras import CameraStore
+from appliance.store.database import Database
+from appliance.store.paths import DATABASE
+from appliance.types import Alert, FrameBoxes, StreamHeader, TrackedObject
 from tests.support.numbered_footage import encoded_footage, record
 from tests.support.sample_rows import T0, event
 
@@ -130,6 +135,18 @@ def test_a_long_hole_in_the_middle_is_no_clip(tmp_path: Path) -> None:
     ).note
 
 
+def test_their_scores_are_put_on_the_common_scale_of_their_session(tmp_path: Path) -> None:
+    assert there_already("report", moves_off=False, calibration={"person": (1.0, -3.0)}) == []
+    db, lines = Database(tmp_path / DATABASE, ManualClock(T0)), {"person": (0.8, -1.0)}
+    CameraStore(db).write_header(
+        StreamHeader(camera="gate", clip="", model="m", size=(320, 240), run="r", calibration=lines)
+    )
+    db.close()
+    archive = StorageArchive(tmp_path)
+    assert archive.calibration("gate", "r") == lines
+    assert archive.calibration("gate", "an older one") == {}
+
+
 def test_only_who_is_there_at_the_beginning_counts_as_there_already() -> None:
     """For them the replay of the clip fires what the rule makes of it: at once, when they move off, or never."""
     assert there_already("report", moves_off=False) == [("intruder", 1)]
@@ -138,7 +155,9 @@ def test_only_who_is_there_at_the_beginning_counts_as_there_already() -> None:
     assert there_already("ignore", moves_off=True) == []
 
 
-def there_already(at_start: str, *, moves_off: bool) -> list[tuple[str, int]]:
+def there_already(
+    at_start: str, *, moves_off: bool, calibration: dict[str, tuple[float, float]] | None = None
+) -> list[tuple[str, int]]:
     """The rule and track of each initial event: one stands in the zone from the beginning on, another comes later."""
     camera = CameraConfig.model_validate(
         {
@@ -155,6 +174,7 @@ def there_already(at_start: str, *, moves_off: bool) -> list[tuple[str, int]]:
         objects = (stays, comes) if n >= 20 else (stays,)
         return FrameBoxes(camera="gate", seq=n, frame=n, t=T0 + n / 5, looked=True, objects=objects)
 
-    found = initial_events("gate", camera, AlertsConfig(), [look(n) for n in range(40)], (320, 240))
+    looks = [look(n) for n in range(40)]
+    found = initial_events("gate", camera, AlertsConfig(), looks, (320, 240), calibration=calibration)
     assert initial_events("gate", camera, AlertsConfig(), [], (320, 240)) == []
     return [(each.rule, each.track) for each in found]

@@ -233,6 +233,25 @@ def test_what_nobody_asks_about_any_more_is_not_begun(site: Site) -> None:
     assert reader.sources == ["0.mp4", "2.mp4"]
 
 
+def test_failures_that_nobody_came_back_for_take_no_place(site: Site) -> None:
+    """They fail within a moment of each other, and the page is left: nothing is at work that would forget them."""
+    made = renditions_of(site, READ_DIRECTLY)
+    paths = clips(site, WAITING_MAX + 2)
+    assert isinstance(site.clock, ManualClock)
+    clock = site.clock
+
+    async def crowd() -> None:
+        for path in paths[:-1]:
+            await ask(made, path)
+        await until_async(lambda: made.failed == len(paths) - 1)
+        with pytest.raises(TooBusy):
+            await ask(made, paths[-1])
+        clock.advance(ASKED_S_MAX + 1)
+        assert await ask(made, paths[-1]) == 0.0
+
+    asyncio.run(crowd())
+
+
 def test_copies_are_kept_while_they_are_used_and_then_deleted(site: Site) -> None:
     reader = HeldReader()
     reader.go.set()

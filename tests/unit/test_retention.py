@@ -16,11 +16,12 @@ from appliance.store.alert_rows import EvidenceRow, EvidenceStore
 from appliance.store.alerts import AlertStore
 from appliance.store.audit import AuditRow, AuditStore
 from appliance.store.boxes import BoxStore
+from appliance.store.cameras import CameraStore
 from appliance.store.database import Database
 from appliance.store.quotas import StorageLimits
 from appliance.store.retention import Retention, evidence_beyond, recording_beyond
 from appliance.store.segments import SegmentStore
-from appliance.types import SegmentRow
+from appliance.types import SegmentRow, StreamHeader
 from tests.support.sample_rows import T0, ended, event, opened, sample_escalation, sample_frame, sample_verdict
 
 HOUR = 3600.0
@@ -176,6 +177,21 @@ def test_boxes_go_with_the_recording_but_not_those_of_open_alerts(site: Site) ->
     assert [frame.seq for frame in boxes.span("yard", 0, now)] == [4, 1]
     assert [frame.seq for frame in boxes.span("unrecorded", 0, now)] == [9]
     assert [frame.seq for frame in boxes.span("gate", 0, now)] == [20]
+
+
+def test_the_header_of_a_session_goes_with_its_last_boxes(site: Site) -> None:
+    boxes, cameras = BoxStore(site.db), CameraStore(site.db)
+    for run in ("r1", "r2", "r3"):
+        cameras.write_header(StreamHeader(camera="yard", clip="", model="m", size=(320, 240), run=run))
+        for seq in range(2):
+            site.clock.advance(3 * HOUR)
+            boxes.append("yard", run, [sample_frame(site.clock.now(), seq=seq)])
+    retention = site.retention()
+    for _ in range(2):  # what the first leaves without boxes goes in the next
+        retention.run_once()
+    for table in ("boxes", "stream"):
+        with site.db.read() as connection:
+            assert {row["run"] for row in connection.execute(f"SELECT run FROM {table}")} == {"r2", "r3"}
 
 
 def test_old_evidence_goes_but_not_what_was_not_sent_and_the_verdict_stays(site: Site) -> None:

@@ -13,6 +13,7 @@ from appliance.base.clock import ManualClock
 from appliance.config import AlertsConfig, CameraConfig
 from appliance.settings.rule_trial import try_rules
 from appliance.store.boxes import BoxStore
+from appliance.store.cameras import CameraStore
 from appliance.store.database import Database
 from appliance.types import FrameBoxes, StreamHeader, TrackedObject
 
@@ -51,8 +52,8 @@ def _frame(seq: int, t: float, objects: tuple[TrackedObject, ...]) -> FrameBoxes
     return FrameBoxes(camera="gate", seq=seq, frame=seq, t=T0 + t, looked=True, objects=objects)
 
 
-def stored(folder: Path, frames: list[tuple[str, FrameBoxes]]) -> BoxStore:
-    store = BoxStore(Database(folder / "v.db", ManualClock(T0)))
+def stored(folder: Path, frames: list[tuple[str, FrameBoxes]], db: Database | None = None) -> BoxStore:
+    store = BoxStore(db or Database(folder / "v.db", ManualClock(T0)))
     for run in ("r1", "r2"):
         store.append("gate", run, [frame for each, frame in frames if each == run])
     return store
@@ -87,6 +88,49 @@ def test_it_reports_what_the_live_pipeline_would_have_reported(tmp_path: Path, s
     assert not any(alert.new for alert in trial.then.alerts), "a smaller zone reports nothing new"
     back = try_rules(store, "gate", (640, 360), (then, ALERTS), (now, ALERTS), (T0, T0 + 9999))
     assert sum(alert.new for alert in back.then.alerts) == trial.now.count - trial.then.count
+
+
+FESTEST_DET = {"person": (0.8, -0.3)}  # about: its 0.52 is 0.44 on the common scale
+
+
+def doubtful(run: str, t: float, x: float = 0.5) -> list[tuple[str, FrameBoxes]]:
+    """Somebody whom the network gives 0.52 from its session's first frame on, for four seconds."""
+    found = TrackedObject(track=1, label="person", score=0.52, box=(x, 0.3, x + 0.1, 0.7))
+    return [(run, _frame(n, t + n / 5, (found,))) for n in range(20)]
+
+
+def begin(
+    folder: Path, frames: list[tuple[str, FrameBoxes]], calibration: dict[str, tuple[float, float]] | None = None
+) -> BoxStore:
+    """The boxes and headers of two sessions; the second knows what stood there before."""
+    db = Database(folder / "v.db", ManualClock(T0))
+    cameras = CameraStore(db)
+    for run in ("r1", "r2"):
+        cameras.write_header(
+            StreamHeader(
+                camera="gate", clip="", model="m", size=(640, 360), run=run, known_before=run == "r2",
+                calibration=calibration or {},
+            )
+        )  # fmt: skip
+    return stored(folder, frames, db)
+
+
+@pytest.mark.parametrize(("calibration", "count"), [({}, 1), (FESTEST_DET, 0)])
+def test_scores_are_put_on_the_common_scale_as_they_were_live(
+    tmp_path: Path, calibration: dict[str, tuple[float, float]], count: int
+) -> None:
+    store = begin(tmp_path, doubtful("r1", 0), calibration)
+    rules = camera(at_start="report"), ALERTS
+    assert try_rules(store, "gate", (640, 360), rules, rules, (T0, T0 + 99)).now.count == count
+
+
+def test_after_a_reconnection_who_is_there_has_come_meanwhile(tmp_path: Path) -> None:
+    """In the first session, and in the middle of one where the span begins, they may have stood there before."""
+    store = begin(tmp_path, [*doubtful("r1", 0), *doubtful("r2", 60)])
+    rules = camera(score_min=0.5), ALERTS
+    for begins, count in ((0, 1), (50, 1), (60.5, 0)):
+        trial = try_rules(store, "gate", (640, 360), rules, rules, (T0 + begins, T0 + 99))
+        assert trial.now.count == count
 
 
 def test_only_the_span_is_tried_and_cooldown_is_counted(tmp_path: Path) -> None:

@@ -323,6 +323,13 @@ class TestLoss:
             == []
         )
 
+    @pytest.mark.parametrize(("after", "expected"), [([IN], []), ([IN, IN], [("intruder", 60.2)])])
+    def test_before_and_after_a_time_that_was_not_examined_is_not_in_a_row(
+        self, after: list[Point], expected: list[tuple[str, float]]
+    ) -> None:
+        before = inferences([OUT, OUT, IN])
+        assert fired(engine(INTRUDER).feed, [*before, *inferences(after, t=60.0)]) == expected
+
     def test_nor_does_one_across_frames_that_missed_it_on_a_camera_seldom_examined(self) -> None:
         slow = camera(DOORMAN, detect={"heartbeat_s": 60})
         west, east = (0.3, 0.5), (0.6, 0.5)

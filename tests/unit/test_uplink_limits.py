@@ -136,6 +136,23 @@ def test_a_silent_worker_is_tried_with_one_escalation_more_and_more_rarely() -> 
     assert (breaker.state.name, breaker.blocks, breaker.state.trips) == ("closed", False, 1)
 
 
+def test_while_the_workers_are_silent_a_link_that_is_up_does_not_shorten_the_silence() -> None:
+    clock = ManualClock()
+    breaker = CloudBreaker(300.0, clock)
+    clock.advance(301)
+    breaker.check_silence(301.0)
+    whys = {breaker.state.why}
+    for second in range(3600):
+        clock.advance(1)
+        if breaker.state.name == "half_open" and not breaker.blocks:
+            breaker.escalation_stored()
+        breaker.link_restored()  # as the uplink says each second
+        breaker.check_silence(301.0 + second)
+        whys.add(breaker.state.why)
+    assert "no worker has answered for 0 min" not in whys
+    assert max(int(why.split()[-2]) for why in whys if why) > 30
+
+
 def test_silence_counts_only_while_a_worker_was_asked_and_could_answer() -> None:
     clock = ManualClock()
     breaker = CloudBreaker(300.0, clock)
