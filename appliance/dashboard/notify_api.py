@@ -238,9 +238,7 @@ def tested(context: NotifyContext, name: str, push: PushMeans | None) -> TestOut
     return TestOutcome(ok=result.ok, status=result.status, seconds=round(result.seconds, 3), message=text)
 
 
-def _section(
-    written: SiteText, name: str, wanted: SaveTarget, *, new: bool
-) -> tuple[dict[str, Any], dict[str, str]]:
+def _section(written: SiteText, name: str, wanted: SaveTarget, *, new: bool) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the keys of the site file, and the secrets beside it."""
     keys = [key.upper() for key in SECRET_KEYS[wanted.kind]]
     stem, kept = written.free_stem(f"NOTIFY_{name.upper().replace('-', '_')}", keys, f"notify.{name}"), {}

@@ -117,12 +117,10 @@ def test_a_secret_is_kept_only_with_the_change_that_names_it(made: Fixture) -> N
 
 
 def test_two_names_that_differ_in_a_sign_alone_keep_a_secret_each(made: Fixture) -> None:
-    for name in ("a-b", "a_b"):
-        made.save(name, kind="webhook", url=f"https://{name[1] == '-'}.example")
+    made.save("a-b", kind="webhook", url="https://one.example")
+    made.save("a_b", kind="webhook", url="https://two.example")
     held = made.service.running.config.notify
-    assert [held[name].model_dump()["url"] for name in ("a-b", "a_b")] == [
-        "https://True.example", "https://False.example",
-    ]  # fmt: skip
+    assert [held[name].model_dump()["url"] for name in ("a-b", "a_b")] == ["https://one.example", "https://two.example"]
 
 
 def test_an_empty_secret_stays_and_other_keys_too(made: Fixture) -> None:
