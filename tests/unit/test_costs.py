@@ -135,9 +135,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
     made.close()
 
 
-def judged(
-    site: Site, name: str, t: float, camera: str = "gate", seconds: float = 2.0, engine: str = "openai"
-) -> None:
+def judged(site: Site, name: str, t: float, camera: str = "gate", seconds: float = 2.0, engine: str = "openai") -> None:
     """An alert, its question of 10 kB, and the last word on it."""
     site.raise_alert(name, t, camera=camera)
     asked = site.alerts.get(name)
@@ -147,7 +145,8 @@ def judged(
         connection.execute("UPDATE escalation SET bytes_sent = 10000, state = 'sent' WHERE alert = ?", (name,))
     body = Verdict(
         escalation=asked.escalation.id, site=asked.escalation.body.site, alert=name, decision="confirmed", reason="r",
-        engine=engine, model="m", seconds=seconds, tokens_in=1000, judged_t=t, tokens_out=50 if engine == "openai" else 0,
+        engine=engine, model="m", seconds=seconds, tokens_in=1000, judged_t=t,
+        tokens_out=50 if engine == "openai" else 0,
     )  # fmt: skip
     assert site.alerts.apply_verdict(body, t)
 
