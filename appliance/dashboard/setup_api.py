@@ -290,6 +290,11 @@ def copy_rules(request: Request, part: Settings, name: str, wanted: CopyRules) -
         raise Problem(422, "to: choose another camera.")
     written = service.running.as_written()["cameras"]
     source, target = written[name] or {}, written[wanted.to] or {}
+    cameras = service.running.config.cameras
+    private = cameras[wanted.to].privacy
+    for zone in (*private.mask, *(zone for never in private.never for zone in never.zones)):
+        if cameras[name].zones.get(zone) != cameras[wanted.to].zones[zone]:
+            raise Problem(422, f"to: the privacy of {wanted.to} names its zone {zone}, which the copy would replace.")
     changes = [
         SiteChange(("cameras", wanted.to, key), source.get(key, REMOVED))
         for key in ("zones", "ignore", "lines", "rules")

@@ -222,6 +222,20 @@ def test_zones_and_rules_are_copied(box: Box) -> None:
     box.post("/setup/cameras/gate/copy", 404, to="none")
 
 
+@pytest.mark.parametrize("privacy", [{"mask": ["yard"]}, {"never": [{"zones": ["yard"]}]}])
+def test_a_copy_moves_no_zone_that_privacy_names(box: Box, privacy: dict[str, Any]) -> None:
+    own = {"yard": [[0, 0], [0.5, 0], [0.5, 0.5]]}
+    changes = [{"path": ["cameras", "dock", "zones"], "value": own},
+               {"path": ["cameras", "dock", "privacy"], "value": privacy}]  # fmt: skip
+    box.post("/settings", changes=changes)
+    assert "zone yard" in box.post("/setup/cameras/gate/copy", 422, to="dock")["detail"]
+    assert box.cameras["dock"].zones["yard"][1] == (0.5, 0)
+    same = [{**changes[0], "value": {"yard": [[0, 0], [1, 0], [1, 1]]}}]
+    box.post("/settings", changes=same)
+    box.post("/setup/cameras/gate/copy", to="dock")
+    assert [rule.name for rule in box.cameras["dock"].rules] == ["intruder"]
+
+
 def test_a_stale_form_is_refused(box: Box) -> None:
     stale = box.service.running.digest
     box.post("/setup/cameras/gate", title="One")
