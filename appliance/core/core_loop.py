@@ -49,6 +49,9 @@ _ASKED = {
     "expired": "it was asked about, and no answer came in time",
 }
 
+# Keys of a camera that decide nothing about its alerts: with another of them, open alerts and stays go on.
+_NO_MATTER_OF_ALERTS = {"title", "privacy", "image_free", "training", "quota", "onvif"}
+
 logger = logging.getLogger(__name__)
 
 
@@ -81,8 +84,8 @@ class Core:
     def reconfigure(self, settings: CoreSettings) -> None:
         """Decide by these settings from the next message on. Any thread.
 
-        A camera whose section, or the `alerts` section, is another than before ends its open alert and starts afresh on
-        the same session; all others go on with their alerts.
+        A camera of which something else decides than before, or the `alerts` section, ends its open alert and starts
+        afresh on the same session; all others go on with their alerts.
         """
         self._next_settings = settings
 
@@ -152,7 +155,7 @@ class Core:
         self._stores.alerts.escalations.severity_after = new.severity_after
         for name, camera in old.cameras.items():
             following = new.cameras.get(name)
-            same = following is not None and following.settings == camera.settings and old.alerts == new.alerts
+            same = following is not None and _decisive(following) == _decisive(camera) and old.alerts == new.alerts
             if not same:
                 self._flush(camera)
                 self._commit(camera, camera.pipeline.close(camera.now(self._clock), SETTINGS_CHANGED))
@@ -242,6 +245,11 @@ class Core:
             self._backlog.write_or_drop(
                 partial(self._stores.boxes.append, camera.name, camera.session, frames), len(frames)
             )
+
+
+def _decisive(camera: CameraContext) -> object:
+    """Return what decides about a camera's alerts in its section of the site file."""
+    return camera.settings.model_dump(exclude=_NO_MATTER_OF_ALERTS)
 
 
 def _meter(meter: Meter, message: CameraMeter) -> None:

@@ -180,8 +180,9 @@ class MoneyHistory(ApiModel):
 
 
 def first_day_t(now: float, days: int) -> float:
-    """Return the beginning of the day `days` before `now`, UTC seconds: the meter counts whole days."""
-    return day_bounds(local_day(now - days * DAY_S))[0]
+    """Return the beginning of the first of `days` days, the last of which is that of `now`; both UTC seconds."""
+    noon = day_bounds(local_day(now))[0] + DAY_S / 2  # a day of 23 or 25 hours moves it to no other day
+    return day_bounds(local_day(noon - (days - 1) * DAY_S))[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,12 +205,13 @@ class CostReader:
         found, whole, verdicts = [], Bill(), 0
         for day, of_day in groupby(rows, key=lambda row: row.day):
             works = list(of_day)
-            money = sum((price_work(each, self.prices) for each in works), price_idle(works, self.prices))
+            money = sum((price_work(each, self.prices) for each in works), self._idle(day, works))
             whole, verdicts = whole + money, verdicts + sum(each.verdicts for each in works)
             found.append(
                 DayCost(day=day, cameras=[self._camera(each) for each in works], money=MoneyItem.model_validate(money))
             )
-        comparison = self._compare(rows, whole, local_day(since_t))
+        engines = self.work.engines(since_t)
+        comparison = self._compare(engines, whole, local_day(since_t))
         return CostReport(
             priced=has_prices(self.prices),
             verdicts=verdicts,
@@ -217,7 +219,7 @@ class CostReader:
             per_verdict=whole.total / verdicts if verdicts else None,
             days=found,
             comparison=comparison,
-            engines=[self._engine(each) for each in self.work.engines(since_t)],
+            engines=[self._engine(each) for each in engines],
             offers=self._offers(rows, verdicts, comparison.hours if comparison else 0.0),
         )
 
@@ -232,7 +234,7 @@ class CostReader:
             works = work.get(each.day, [])
             asked = sum((price_work(one, self.prices) for one in works), Bill())
             if works:
-                asked += price_idle(works, self.prices)
+                asked += self._idle(each.day, works)
             bill = price_span(each.totals, asked, self.prices, self.costs)
             if not bill.hours:
                 continue
@@ -245,6 +247,10 @@ class CostReader:
                 )
             )  # fmt: skip
         return MoneyHistory(currency=self.costs.currency, days=rows)
+
+    def _idle(self, day: str, works: Sequence[DailyJudgeWork]) -> Bill:
+        begin, end = day_bounds(day)
+        return price_idle(works, self.prices, min(1.0, (self.db.clock.now() - begin) / (end - begin)))
 
     def _offers(self, rows: Sequence[DailyJudgeWork], verdicts: int, hours: float) -> list[GpuOfferItem]:
         if not verdicts or not hours:
@@ -261,7 +267,7 @@ class CostReader:
             money_each=money.total / n if n else None,
         )  # fmt: skip
 
-    def _compare(self, rows: Sequence[DailyJudgeWork], asked: Bill, first_day: str) -> CostComparison | None:
+    def _compare(self, engines: Sequence[EngineWork], asked: Bill, first_day: str) -> CostComparison | None:
         totals = self.meter.totals_since_day(first_day)
         bill = price_span(totals, asked, self.prices, self.costs)
         if not bill.hours:
@@ -275,13 +281,14 @@ class CostReader:
             all_to_cloud=AllToCloudMoney.model_validate(bill.all_to_cloud),
             per_inference=bill.site / each if each else None,
             per_inference_cloud=bill.all_to_cloud.total / each if each else None,
-            tokens_million=self._tokens_million(rows),
+            tokens_million=self._tokens_million(engines),
             prices=_price_items(self.costs, self.prices),
             asking_prices=_asking_items(self.prices),
         )
 
-    def _tokens_million(self, rows: Sequence[DailyJudgeWork]) -> float | None:
-        seconds, tokens = sum(row.judge_s for row in rows), sum(row.tokens_out for row in rows)
+    def _tokens_million(self, engines: Sequence[EngineWork]) -> float | None:
+        writing = [each for each in engines if each.tokens_out]  # the seconds of other engines make no token
+        seconds, tokens = sum(each.judge_s for each in writing), sum(each.tokens_out for each in writing)
         if not (self.prices.gpu_hour and seconds and tokens):
             return None
         return MILLION * price_each(self.prices.gpu_hour, tokens / seconds * HOUR_S)

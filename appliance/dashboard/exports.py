@@ -45,6 +45,7 @@ SPAN_S_MAX = 300.0  # a sandbox at a quarter of real time has done so much withi
 AROUND_S = 5.0  # of the recording on each side of an alert whose clip is gone
 CLIP, COVER, SUMS, ZIP = "clip.mp4", "cover.html", "SHA256SUMS", "export.zip"
 WAITING_MAX = 3  # exports that are made or wait; more are refused
+ALERT_S_MAX = 3600.0  # the greatest `alerts.length_max_s`
 ALERTS_MAX = 500  # of a span, whose objects stay visible
 OPENINGS_A_MINUTE = 60  # of a link from one address: a player asks for a clip in parts
 ADDRESSES_MAX = 1024  # counted in a minute
@@ -211,7 +212,7 @@ class ClipExporter:
         return clip_redaction(camera, row.hide, frames, own)
 
     def _alerts_of(self, row: ExportRow) -> list[Alert]:
-        wanted = AlertQuery(camera=row.camera, from_t=row.t_start - SPAN_S_MAX, to_t=row.t_end)
+        wanted = AlertQuery(camera=row.camera, from_t=row.t_start - ALERT_S_MAX, to_t=row.t_end)
         return [
             each.alert for each in self._alerts.page(None, ALERTS_MAX, wanted)
             if each.alert.t_end is None or each.alert.t_end >= row.t_start

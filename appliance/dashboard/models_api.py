@@ -256,18 +256,19 @@ class ModelReader:
 
     def use(self, wanted: UseModel, who: str) -> None:
         """Put a network in force. Raise ModelError: it is not here; UsageError: the settings refuse; Problem."""
-        name, at, _ = wanted.model.partition("@")
-        store = bundle_store()
+        store, at = bundle_store(), "@" in wanted.model
+        value = AUTO_MODEL if at or wanted.model == OWN_MODEL else wanted.model
+        if not at and wanted.model not in present_models():
+            raise ModelError(f"{wanted.model} is not here: pull it first")
+        changes = [SiteChange(KEY, value)] if self._config.detector.model != value else []
+        if changes:  # what the settings refuse moves no pointer
+            self._settings.service.propose(changes, wanted.base)
         if at:
             store.put_in_force(BundleRef.parse(wanted.model), state="probation")
-        elif wanted.model not in present_models():
-            raise ModelError(f"{wanted.model} is not here: pull it first")
         elif store.in_force().everywhere is not None:  # `auto` would follow it, and so would its own name
             store.withdraw()
-        value = AUTO_MODEL if at or wanted.model == OWN_MODEL else name
-        if self._config.detector.model != value:
-            why = f"network {wanted.model}"
-            self._settings.service.change([SiteChange(KEY, value)], wanted.base, who, why)
+        if changes:
+            self._settings.service.change(changes, wanted.base, who, f"network {wanted.model}")
         self._probes.orders.switch()
 
     def use_for_camera(self, wanted: UseModel, who: str) -> None:
@@ -278,6 +279,8 @@ class ModelReader:
         key = ("cameras", wanted.camera, "model")
         has_own, why = self._config.cameras[wanted.camera].model is not None, f"network {wanted.model}"
         if wanted.model == now.name:
+            if has_own:
+                self._settings.service.propose([SiteChange(key, REMOVED)], wanted.base)
             store.release([wanted.camera])
             if has_own:
                 self._settings.service.change([SiteChange(key, REMOVED)], wanted.base, who, why)

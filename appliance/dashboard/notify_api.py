@@ -20,6 +20,7 @@ from appliance.dashboard.schemas import API, ApiModel, Flag
 from appliance.dashboard.settings_api import Settings, settings_problems, user_of
 from appliance.notify.message import SendResult, SnoozeLinks, SnoozeOffer
 from appliance.notify.push_means import PushMeans
+from appliance.settings.site_editor import SiteText
 from appliance.settings.yaml_edit import REMOVED, SiteChange
 from appliance.store.audit import AuditRow, AuditStore
 from appliance.store.database import Database
@@ -191,7 +192,7 @@ def save_target(request: Request, settings: Settings, target: str, wanted: SaveT
     known = service.running.config.notify.get(target)
     if known is not None and known.kind != wanted.kind:
         raise Problem(422, "A target keeps its kind: remove it, and add another.")
-    section, kept = _section(target, wanted, new=known is None)
+    section, kept = _section(service.running, target, wanted, new=known is None)
     with settings_problems():
         changes = (
             [SiteChange(("notify", target), {k: v for k, v in section.items() if v is not REMOVED})]
@@ -237,9 +238,10 @@ def tested(context: NotifyContext, name: str, push: PushMeans | None) -> TestOut
     return TestOutcome(ok=result.ok, status=result.status, seconds=round(result.seconds, 3), message=text)
 
 
-def _section(name: str, wanted: SaveTarget, *, new: bool) -> tuple[dict[str, Any], dict[str, str]]:
+def _section(written: SiteText, name: str, wanted: SaveTarget, *, new: bool) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the keys of the site file, and the secrets beside it."""
-    stem, kept = f"NOTIFY_{name.upper().replace('-', '_')}", {}
+    keys = [key.upper() for key in SECRET_KEYS[wanted.kind]]
+    stem, kept = written.free_stem(f"NOTIFY_{name.upper().replace('-', '_')}", keys, f"notify.{name}"), {}
     at = SEVERITIES.index(wanted.severity)
     section: dict[str, Any] = {"kind": wanted.kind} if new else {}
     for key in SECRET_KEYS[wanted.kind]:

@@ -24,6 +24,7 @@ from appliance.dashboard.schemas import API, ApiModel, Flag, RequestModel
 from appliance.dashboard.settings_api import Settings, SettingsPart, SettingsReport, settings_problems, user_of
 from appliance.dashboard.setup_probe_api import configured_camera, stored_streams, with_stored_login
 from appliance.dashboard.users_api import refusals
+from appliance.settings.site_editor import SiteText
 from appliance.settings.yaml_edit import REMOVED, SiteChange
 from appliance.store.retention import delete_camera
 from appliance.types.accounts import UserRow, name_problem, same_name
@@ -171,14 +172,14 @@ def vendors() -> VendorList:
     return VendorList(vendors=[VendorItem.model_validate(each) for each in VENDORS])
 
 
-def _addressed(name: str, wanted: CameraStreams) -> tuple[dict[str, str], dict[str, str]]:
+def _addressed(written: SiteText, name: str, wanted: CameraStreams) -> tuple[dict[str, str], dict[str, str]]:
     """Return the addresses as the site file names them, and the secrets beside it. Raise Problem."""
     section = wanted.addresses()
     _, user, password = wanted.parts()
     if not user and not password:
         return section, {}
-    stem = name.upper().replace("-", "_")
-    names = f"CAMERA_{stem}_USER", f"CAMERA_{stem}_PASSWORD"
+    stem = written.free_stem(f"CAMERA_{name.upper().replace('-', '_')}", ("USER", "PASSWORD"), f"cameras.{name}")
+    names = f"{stem}_USER", f"{stem}_PASSWORD"
     kept = {names[0]: quote(user, safe=""), names[1]: quote(password, safe="")}
     return {key: with_login(url, f"${{{names[0]}}}", f"${{{names[1]}}}") for key, url in section.items()}, kept
 
@@ -195,7 +196,7 @@ def add_camera(request: Request, part: Settings, wanted: AddCamera) -> AddedCame
     if not wanted.name and not title:
         raise Problem(422, "title: give the camera a name.")
     name = wanted.name or id_of(title, {"new", *known})
-    addresses, kept = _addressed(name, wanted)
+    addresses, kept = _addressed(service.running, name, wanted)
     section: dict[str, Any] = {**({"title": title} if title not in ("", name) else {}), **addresses}
     if wanted.onvif:
         section["health_ignore"] = ["moved"]  # a view that changes on purpose is no fault
@@ -225,7 +226,7 @@ def change_camera(request: Request, part: Settings, name: str, wanted: ChangeCam
     if wanted.url:
         whole = with_stored_login(camera, wanted)
         if camera.is_file or _facts(whole) != _facts(stored_streams(camera)):
-            addresses, kept = _addressed(name, whole)
+            addresses, kept = _addressed(service.running, name, whole)
             changes += [
                 SiteChange(("cameras", name, key), addresses.get(key, REMOVED))
                 for key in ("url", "detect_url", "onvif")
@@ -289,6 +290,11 @@ def copy_rules(request: Request, part: Settings, name: str, wanted: CopyRules) -
         raise Problem(422, "to: choose another camera.")
     written = service.running.as_written()["cameras"]
     source, target = written[name] or {}, written[wanted.to] or {}
+    cameras = service.running.config.cameras
+    private = cameras[wanted.to].privacy
+    for zone in (*private.mask, *(zone for never in private.never for zone in never.zones)):
+        if cameras[name].zones.get(zone) != cameras[wanted.to].zones[zone]:
+            raise Problem(422, f"to: the privacy of {wanted.to} names its zone {zone}, which the copy would replace.")
     changes = [
         SiteChange(("cameras", wanted.to, key), source.get(key, REMOVED))
         for key in ("zones", "ignore", "lines", "rules")

@@ -62,7 +62,9 @@ RING_FREE_BYTES_MIN = 8_000_000  # of a folder in memory: others may lie there, 
 
 _CAMERAS = TypeAdapter(dict[config.CameraName, config.CameraConfig])
 # Changes of these keys do not restart a camera: the core applies them. A NetworksCommand brings a new network.
-_DECIDED_BY_THE_CORE = {"title", "rules", "zones", "lines", "privacy", "image_free", "model", "training"}
+_DECIDED_BY_THE_CORE = {
+    "title", "rules", "zones", "ignore", "lines", "privacy", "image_free", "model", "training", "quota", "onvif",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -396,7 +398,7 @@ def _stop_cameras(cameras: Collection[_RunningCamera], clock: Clock) -> None:
 
 def _ingest_settings(camera: config.CameraConfig) -> object:
     """Return the part of a camera's section whose change makes this process restart the camera."""
-    return camera.model_dump(exclude=_DECIDED_BY_THE_CORE)
+    return camera.model_dump(exclude=_DECIDED_BY_THE_CORE), camera.quota.preroll_mb  # the recorder's ring
 
 
 def _record_target(storage: config.StorageConfig, name: str, camera: config.CameraConfig) -> RecordTarget:

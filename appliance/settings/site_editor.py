@@ -18,6 +18,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,16 @@ class SiteText:
         """Keys and values as they stand there: `${NAME}` is not expanded, defaults are not filled in."""
         written = yaml.safe_load(self.text)
         return written if isinstance(written, dict) else {}
+
+    def free_stem(self, stem: str, keys: Collection[str], section: str) -> str:
+        """Return `stem`, with a number where the file names `${stem_key}` outside `section`, a dotted key.
+
+        Two names may have the same stem: `a-b` and `a_b`.
+        """
+        named = _variables_by_key(self.text).items()
+        taken = {name for key, names in named if not key.startswith(f"{section}.") for name in names}
+        numbered = chain([stem], (f"{stem}_{n}" for n in count(2)))
+        return next(each for each in numbered if taken.isdisjoint(f"{each}_{key}" for key in keys))
 
 
 @dataclass(frozen=True, slots=True)

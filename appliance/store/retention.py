@@ -377,8 +377,12 @@ def delete_camera(db: Database, root: Path, camera: str) -> int:
 def _remove_evidence(
     db: Database, root: Path, deletions: DeletionLedger, alert: sqlite3.Row, reason: DeletionReason, words: str
 ) -> list[int]:
-    """Inside one transaction, so that nothing is made or asked about meanwhile; nothing, if that was so before it."""
+    """Inside one transaction, so that nothing is made or asked about meanwhile; nothing, if that was so before it.
+
+    A file that the disk does not give up keeps its row, and is tried again.
+    """
     sizes: list[int] = []
+    stays: list[str] = []
     with db.transaction() as connection:
         if connection.execute(f"SELECT 1 FROM alert WHERE id = ? AND {_DONE}", (alert["id"],)).fetchone() is None:
             return sizes
@@ -386,16 +390,23 @@ def _remove_evidence(
             "SELECT path, bytes, t_end FROM evidence WHERE alert = ? AND state = 'ready'", (alert["id"],)
         ).fetchall()
         for row in rows:
-            with contextlib.suppress(StoreError, OSError):
+            try:
                 file = inside(root, row["path"], EVIDENCE)
                 file.unlink()
-                sizes.append(row["bytes"])
-                deletions.add(alert["camera"], "evidence", reason, row["bytes"], row["t_end"])
+            except (StoreError, FileNotFoundError):
+                continue
+            except OSError as error:
+                logger.warning("evidence cannot be deleted: %s", error)
+                stays.append(row["path"])
+                continue
+            sizes.append(row["bytes"])
+            deletions.add(alert["camera"], "evidence", reason, row["bytes"], row["t_end"])
+            with contextlib.suppress(OSError):
                 file.parent.rmdir()  # succeeds with the last one
         connection.execute(
             """UPDATE evidence SET state = 'missing', path = '', bytes = 0, reason = ?
-               WHERE alert = ? AND state = 'ready'""",
-            (words, alert["id"]),
+               WHERE alert = ? AND state = 'ready' AND path NOT IN (SELECT value FROM json_each(?))""",
+            (words, alert["id"], to_json(stays)),
         )
         deletions.write(connection)
         bump_rev(db, connection, alert["id"])

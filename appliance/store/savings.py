@@ -263,12 +263,12 @@ def price_work(work: DailyJudgeWork | EngineWork, prices: PricesConfig) -> Bill:
     )
 
 
-def price_idle(works: Iterable[DailyJudgeWork], prices: PricesConfig) -> Bill:
+def price_idle(works: Iterable[DailyJudgeWork], prices: PricesConfig, day_share: float = 1.0) -> Bill:
     """Return the cost of the hours of one day for which a GPU was rented and not used.
 
-    It is never negative, although judging two escalations at once counts twice.
+    It is never negative, although judging two escalations at once counts twice. day_share: of the day that is over.
     """
-    rented_s = prices.gpu_rented_hours_day * HOUR_S
+    rented_s = prices.gpu_rented_hours_day * HOUR_S * day_share
     unused_s = max(0.0, rented_s - sum(each.judge_s for each in works))
     return Bill(idle=unused_s / HOUR_S * prices.gpu_hour)
 

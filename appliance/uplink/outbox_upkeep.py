@@ -55,7 +55,8 @@ class OutboxQuota:
             self._meter.add(row.camera, Metric(MetricName.OUTBOX_DROPPED_BYTES), size)
             count += 1
         self.dropped += count
-        logger.warning("%d escalations were given up: %s", count, why)
+        if count:  # else all that is too much still waits for its evidence
+            logger.warning("%d escalations were given up: %s", count, why)
         return count
 
     def _delete(self, paths: list[str]) -> None:

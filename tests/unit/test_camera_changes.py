@@ -91,6 +91,16 @@ def test_a_new_password_is_one_form_away_and_the_rest_stays(box: Box) -> None:
     assert [rule.name for rule in box.cameras["gate"].rules] == ["intruder"]
 
 
+def test_two_ids_that_differ_in_a_sign_alone_keep_a_login_each(box: Box) -> None:
+    for name, word in (("a-b", "one"), ("a_b", "two"), ("a-b-2", "three")):
+        streams = {"url": "rtsp://192.168.1.30/main", "user": "viewer", "password": word}
+        box.post("/setup/cameras", 201, name=name, **streams)
+    box.post("/setup/cameras/a-b", url="rtsp://192.168.1.30/main", user="viewer", password="first")
+    words = {name: camera.url.partition("viewer:")[2].partition("@")[0] for name, camera in box.cameras.items()}
+    assert words == words | {"a-b": "first", "a_b": "two", "a-b-2": "three"}
+    assert read_secrets(box.path)["CAMERA_A_B_PASSWORD"] == "first"
+
+
 @pytest.mark.parametrize("fallback", [True, False])
 def test_the_page_shows_what_the_file_says_of_a_camera_s_fallback_and_takes_it_back(
     box: Box, *, fallback: bool
@@ -210,6 +220,20 @@ def test_zones_and_rules_are_copied(box: Box) -> None:
     assert box.cameras["dock"].url == "rtsp://192.168.1.21/main"
     box.post("/setup/cameras/gate/copy", 422, to="gate")
     box.post("/setup/cameras/gate/copy", 404, to="none")
+
+
+@pytest.mark.parametrize("privacy", [{"mask": ["yard"]}, {"never": [{"zones": ["yard"]}]}])
+def test_a_copy_moves_no_zone_that_privacy_names(box: Box, privacy: dict[str, Any]) -> None:
+    own = {"yard": [[0, 0], [0.5, 0], [0.5, 0.5]]}
+    changes = [{"path": ["cameras", "dock", "zones"], "value": own},
+               {"path": ["cameras", "dock", "privacy"], "value": privacy}]  # fmt: skip
+    box.post("/settings", changes=changes)
+    assert "zone yard" in box.post("/setup/cameras/gate/copy", 422, to="dock")["detail"]
+    assert box.cameras["dock"].zones["yard"][1] == (0.5, 0)
+    same = [{**changes[0], "value": {"yard": [[0, 0], [1, 0], [1, 1]]}}]
+    box.post("/settings", changes=same)
+    box.post("/setup/cameras/gate/copy", to="dock")
+    assert [rule.name for rule in box.cameras["dock"].rules] == ["intruder"]
 
 
 def test_a_stale_form_is_refused(box: Box) -> None:

@@ -83,6 +83,18 @@ def test_what_is_in_view_when_settings_change_is_not_reported_again(harness: Cor
     assert len(harness.alerts.page(limit=5)) == 2, "it has moved off"
 
 
+def test_a_new_title_or_privacy_takes_no_stay_from_who_stands_there(harness: CoreHarness) -> None:
+    lingers = {"rules": [{"name": "lingers", "kind": "dwell", "zone": "yard", "seconds": 2, "score_min": 0.3}]}
+    reconfigure(harness, lingers)
+    standing = TrackedObject(track=7, label="person", score=0.9, box=(0.3, 0.2, 0.4, 0.6))
+    for change in ({}, {"title": "The gate"}, {"privacy": {"blur": "people"}}, {"quota": {"continuous_hours": 9}}):
+        reconfigure(harness, lingers | change)
+        for _ in range(20):
+            harness.examine((standing,))
+    assert len(harness.alerts.page(limit=5)) == 1
+    assert harness.newest.t_end is None
+
+
 def test_a_cooldown_goes_on_over_a_change_of_settings_and_a_restart(harness: CoreHarness) -> None:
     rested = {"rules": [{**site().cameras["gate"].rules[0].model_dump(exclude_none=True), "cooldown_s": 60}]}
     reconfigure(harness, rested)

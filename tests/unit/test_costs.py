@@ -135,7 +135,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
     made.close()
 
 
-def judged(site: Site, name: str, t: float, camera: str = "gate", seconds: float = 2.0) -> None:
+def judged(site: Site, name: str, t: float, camera: str = "gate", seconds: float = 2.0, engine: str = "openai") -> None:
     """An alert, its question of 10 kB, and the last word on it."""
     site.raise_alert(name, t, camera=camera)
     asked = site.alerts.get(name)
@@ -145,7 +145,8 @@ def judged(site: Site, name: str, t: float, camera: str = "gate", seconds: float
         connection.execute("UPDATE escalation SET bytes_sent = 10000, state = 'sent' WHERE alert = ?", (name,))
     body = Verdict(
         escalation=asked.escalation.id, site=asked.escalation.body.site, alert=name, decision="confirmed", reason="r",
-        engine="openai", model="m", seconds=seconds, tokens_in=1000, tokens_out=50, judged_t=t,
+        engine=engine, model="m", seconds=seconds, tokens_in=1000, judged_t=t,
+        tokens_out=50 if engine == "openai" else 0,
     )  # fmt: skip
     assert site.alerts.apply_verdict(body, t)
 
@@ -179,8 +180,19 @@ def test_a_request_for_more_costs_too(site: Site) -> None:
     assert (row.verdicts, row.judge_s, row.bytes) == (1, 3.5, 10000)
 
 
-def test_the_page_and_the_api_say_what_a_verdict_costs(site: Site) -> None:
+def test_today_costs_the_rent_of_the_hours_that_are_over(site: Site) -> None:
     judged(site, "a1", NOON)
+    judged(site, "a2", NOON - DAY_S)
+    begin, end = day_bounds(local_day(NOON))
+    with TestClient(create_app(site.stored, site.config.for_dashboard()), base_url="http://127.0.0.1") as client:
+        today, yesterday = client.get("/api/v1/costs?days=2").json()["days"]
+        assert [each["day"] for each in client.get("/api/v1/costs?days=1").json()["days"]] == [today["day"]]
+    assert yesterday["money"]["idle"] == pytest.approx(3.598)
+    assert today["money"]["idle"] == pytest.approx(3.6 * (NOON - begin) / (end - begin) - 0.002)
+
+
+def test_the_page_and_the_api_say_what_a_verdict_costs(site: Site) -> None:
+    judged(site, "a1", NOON - DAY_S)
     app = create_app(site.stored, site.config.for_dashboard())
     with TestClient(app, base_url="http://127.0.0.1") as client:
         found = client.get("/api/v1/costs").json()
@@ -196,6 +208,7 @@ def test_the_page_and_the_api_say_what_a_verdict_costs(site: Site) -> None:
 
 def test_the_site_beside_all_to_the_cloud(site: Site) -> None:
     judged(site, "a1", NOON)
+    judged(site, "a2", NOON, seconds=30.0, engine="redetect")
     assert isinstance(site.clock, ManualClock)
     site.meter.add("", Metric(MetricName.UPTIME_S), 36_000)
     site.meter.add("gate", Metric(MetricName.EXAMINED), 500_000)
@@ -217,24 +230,25 @@ def test_the_site_beside_all_to_the_cloud(site: Site) -> None:
     assert found["edge"]["power"] == pytest.approx(0.3)
     assert found["all_to_cloud"]["uplink"] == pytest.approx(50 * 2.0), "only the main stream, at prices.uplink_gb"
     assert found["all_to_cloud"]["gpu"] == pytest.approx(500_000 / 360_000 * 0.44)
-    assert (found["cloud"]["uplink"], found["cloud"]["gpu"]) == (pytest.approx(0.2), pytest.approx(2 / 1000))
+    assert (found["cloud"]["uplink"], found["cloud"]["gpu"]) == (pytest.approx(0.2), pytest.approx(32 / 1000))
     spent = found["edge"]["total"] + found["cloud"]["total"]
     assert found["saved"] == pytest.approx(found["all_to_cloud"]["total"] - spent)
     assert [each["site_so_far"] for each in days] == [pytest.approx(spent)], "the idle GPU included"
     assert found["per_inference"] == pytest.approx(spent / 500_000)
-    assert found["tokens_million"] == pytest.approx(3.6 / (25 * 3600) * 1e6), "25 tokens a second"
+    assert found["tokens_million"] == pytest.approx(3.6 / (25 * 3600) * 1e6), "25 tokens a second of who writes them"
     prices = {each["key"]: each for each in found["prices"]}
     assert prices["costs.edge.power_w"]["default"] is False
     assert prices["costs.edge.device_price"] | {"source": ""} == {
         "key": "costs.edge.device_price", "value": 150, "default": True, "source": ""
     }  # fmt: skip
     assert prices["costs.cloud.uplink_gb"]["value"] == 2.0
-    (engine,) = everything["engines"]
+    other, engine = everything["engines"]
+    assert (other["engine"], other["gpu_s"]) == ("redetect", 30.0)
     assert (engine["engine"], engine["model"], engine["gpu_s_each"]) == ("openai", "m", 2.0)
     assert engine["money_each"] == pytest.approx(2 / 1000 + 2.0 * 1e-5 + 1000e-6 + 50e-5)
     spot, reserved = everything["offers"]
     assert (spot["total"], reserved["total"]) == (pytest.approx(10 * 0.80), pytest.approx(10 * 2.01))
-    assert spot["idle_hours"] == pytest.approx(10 - 2 / 3600)
+    assert spot["idle_hours"] == pytest.approx(10 - 32 / 3600)
     for words in (
         "All to the cloud",
         "12 of 14 prices are defaults",
@@ -248,7 +262,8 @@ def test_the_site_beside_all_to_the_cloud(site: Site) -> None:
 
 
 def test_what_was_asked_on_the_first_day_counts_as_its_hours_do(site: Site) -> None:
-    first = local_day(NOON - 30 * DAY_S)
+    first = local_day(NOON - 29 * DAY_S)
+    judged(site, "a0", day_bounds(first)[0] - 60.0)
     judged(site, "a1", day_bounds(first)[0] + 60.0, seconds=1000.0)
     site.meter.add("", Metric(MetricName.UPTIME_S), 36_000)
     site.meter.flush(first)

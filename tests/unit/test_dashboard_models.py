@@ -143,6 +143,21 @@ def test_what_comes_with_vedette_is_chosen_over_a_version_in_force(client: TestC
     assert restarts == ["ingest", "ingest"]
 
 
+def test_a_stale_request_moves_no_pointer(client: TestClient) -> None:
+    base = client.get("/api/v1/models").json()["base"]
+    listed = client.post("/api/v1/models/use", json={"model": "yard", "base": base}).json()
+    ref = adopt_network("yard")
+    for camera in ("", "gate"):
+        bundle_store().put_in_force(ref, camera)
+        if camera:
+            body = {"model": "yard", "base": listed["base"], "camera": camera}
+            client.post("/api/v1/models/use", json=body)
+        before = bundle_store().in_force()
+        body = {"model": client.get("/api/v1/models").json()["in_force"] if camera else "vedette-nano", "base": base}
+        assert client.post("/api/v1/models/use", json={**body, "camera": camera}).status_code == 409
+        assert bundle_store().in_force() == before
+
+
 def test_what_cannot_be_done_is_said(client: TestClient) -> None:
     base = client.get("/api/v1/models").json()["base"]
     for path, body, status, says in (

@@ -170,6 +170,25 @@ def test_an_export_that_cannot_be_made_says_so_and_a_restart_leaves_none_waiting
     assert "order it again" in item["problem"]
 
 
+def test_a_long_alert_s_objects_stay_visible_in_all_of_it(
+    client: TestClient, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[list[str]] = []
+    site.raise_alert("long", T0 - 3000, seconds=3590)
+    site.raise_alert("over", T0 - 3500, seconds=100)
+    look = ClipExporter._alerts_of
+
+    def seen(self: ClipExporter, row: Any) -> Any:
+        alerts = look(self, row)
+        found.append([each.id for each in alerts])
+        return alerts
+
+    monkeypatch.setattr(ClipExporter, "_alerts_of", seen)
+    span = {"why": "case 7", "begin": T0 + 1, "end": T0 + 5}
+    finished(client, client.post(f"{API}/cameras/gate/export", json=span))
+    assert found == [["a1", "long"]]
+
+
 def test_an_export_that_was_deleted_while_it_was_made_stays_deleted(
     client: TestClient, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:

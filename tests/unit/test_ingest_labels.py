@@ -128,3 +128,32 @@ def test_what_was_wrong_with_a_camera_ends_as_it_is_configured_anew(tmp_path: Pa
         process._apply_wanted()
     ended = [each for each in heard if isinstance(each, HealthEvent) and each.t_end is not None]
     assert [(each.id, each.t_end) for each in ended] == [("f-gate", 100.0)]
+
+
+def test_what_the_core_alone_reads_leaves_a_camera_s_connection(tmp_path: Path) -> None:
+    storage = config.StorageConfig.model_validate({"dir": str(tmp_path)})
+    there = {
+        "url": "rtsp://127.0.0.1:9/x", "record": False,
+        "zones": {"tree": [[0, 0], [1, 0], [1, 1]], "yard": [[0, 0], [1, 0], [1, 1]]},
+    }  # fmt: skip
+    with open(os.devnull, "wb") as nowhere:
+        process = IngestProcess(
+            config.IngestConfig(cameras={"gate": config.CameraConfig.model_validate(there)}, storage=storage),
+            NetworkTable({"": NumberReader()}, {}),
+            Tracker,
+            IngestChannel(nowhere.fileno()),
+            ManualClock(),
+        )
+        before = process._cameras["gate"].runner
+        core_s = {
+            "ignore": ["tree"], "onvif": "http://127.0.0.1:9",
+            "quota": {"continuous_hours": 9, "continuous_gb": 3, "evidence_gb": 1, "zone_days": {"yard": 4}},
+        }  # fmt: skip
+        process.configure({"gate": there | core_s})
+        process._apply_wanted()
+        assert process._cameras["gate"].runner is before
+        process.configure({"gate": there | {"quota": {"preroll_mb": 20}}})
+        process._apply_wanted()
+        assert process._cameras["gate"].runner is not before, "the recorder makes its ring of it"
+        process._cameras["gate"].runner.stop()
+        assert process._cameras["gate"].runner.join(5.0)

@@ -116,6 +116,13 @@ def test_a_secret_is_kept_only_with_the_change_that_names_it(made: Fixture) -> N
     assert not made.path.with_suffix(".secrets").exists()
 
 
+def test_two_names_that_differ_in_a_sign_alone_keep_a_secret_each(made: Fixture) -> None:
+    made.save("a-b", kind="webhook", url="https://one.example")
+    made.save("a_b", kind="webhook", url="https://two.example")
+    held = made.service.running.config.notify
+    assert [held[name].model_dump()["url"] for name in ("a-b", "a_b")] == ["https://one.example", "https://two.example"]
+
+
 def test_an_empty_secret_stays_and_other_keys_too(made: Fixture) -> None:
     made.save("old", kind="webhook", severity="info", enabled=False)
     assert made.written["old"]["secret"] == "not-for-pages"

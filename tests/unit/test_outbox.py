@@ -459,6 +459,15 @@ def test_room_is_made_in_one_transaction(harness: OutboxHarness) -> None:
     assert list(harness.folder.glob("*.jpg")) == []
 
 
+def test_where_nothing_can_be_given_up_nobody_is_warned_of_it(
+    harness: OutboxHarness, caplog: pytest.LogCaptureFixture
+) -> None:
+    harness.ask("a", "info", b"picture")
+    harness.db.execute("UPDATE escalation SET state = 'waiting'")
+    assert OutboxQuota(harness.outbox, harness.folder, 0.0001, Meter(harness.db, "run")).run_once() == 0
+    assert "given up" not in caplog.text
+
+
 def test_a_file_that_the_page_shows_stays_when_its_escalation_is_given_up(harness: OutboxHarness) -> None:
     harness.ask("a", "info", b"still")
     (harness.folder / "a-0.jpg").write_bytes(b"still")

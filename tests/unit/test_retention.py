@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -306,6 +307,39 @@ def test_an_alert_that_is_asked_about_while_others_are_removed_keeps_its_evidenc
     monkeypatch.setattr(Path, "unlink", ask_meanwhile)
     assert site.retention().run_once().evidence_files == 1
     assert (files["first"].exists(), files["second"].exists()) == (False, True)
+
+
+def test_evidence_that_the_disk_does_not_give_up_keeps_its_row_until_it_does(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alerts, t = AlertStore(site.db), site.clock.now() - 40 * 24 * HOUR
+    alerts.apply(ended("a", t=t, t_end=t + 3), escalation=None, priority="")
+    for kind in ("still", "clip", "boxes"):
+        file = site.root / f"evidence/a/{kind}"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"picture")
+        EvidenceStore(site.db).put(EvidenceRow(alert="a", kind=kind, state="ready", path=f"evidence/a/{kind}", bytes=7))
+    (site.root / "evidence/a/clip").unlink()
+    unlink = Path.unlink
+
+    def stuck(path: Path, missing_ok: bool = False) -> None:
+        if path.name == "still":
+            raise OSError(errno.EIO, "Input/output error")
+        unlink(path, missing_ok)
+
+    def states() -> dict[str, tuple[str, str]]:
+        found = alerts.get("a")
+        assert found is not None
+        return {each.kind: (each.state, each.path) for each in found.evidence}
+
+    monkeypatch.setattr(Path, "unlink", stuck)
+    assert site.retention().run_once().evidence_files == 1
+    gone = ("missing", "")
+    assert states() == {"still": ("ready", "evidence/a/still"), "clip": gone, "boxes": gone}
+    monkeypatch.undo()
+    assert site.retention().run_once().evidence_files == 1
+    assert states()["still"] == gone
+    assert not (site.root / "evidence/a").exists()
 
 
 def test_what_waits_to_be_indexed_is_no_orphan(site: Site) -> None:
