@@ -31,7 +31,7 @@ from appliance.store.boxes import BoxStore
 from appliance.types import AlertChange, HealthEvent
 from tests.servers.receiver import Receiver
 from tests.support.notification_site import NotifyingSite, hook, notifying
-from tests.support.sample_rows import T0, opened
+from tests.support.sample_rows import T0, best, opened, sample_frame
 from tests.support.waiting import until
 from tests.unit.test_notify_delivery import ScriptedSender, go
 
@@ -325,6 +325,31 @@ def test_what_privacy_withholds_or_hides_does_not_leave_in_a_picture(
         assert data != (tmp_path / "s.jpg").read_bytes()
         hidden = seen[5:115, 5:70]
         assert hidden.std() < (5 if there == "masked" else image.std() / 2)
+    made.close()
+
+
+@pytest.mark.parametrize("run", ["r2", None])
+def test_a_picture_shows_the_object_of_its_own_moment_and_nobody_of_another_session(
+    tmp_path: Path, run: str | None
+) -> None:
+    """Track numbers begin anew with each session; a still that stands in shows its object elsewhere than the best."""
+    left, right = (0.0, 0.2, 0.2, 0.8), (0.7, 0.2, 0.9, 0.8)
+    made = NotifyingSite(tmp_path, ManualClock(T0), phone=hook("http://phone.lan"))
+    config = SiteConfig.model_validate({"cameras": {"yard": {**CAMERA, "privacy": {"blur": "people"}}}})
+    boxes = BoxStore(made.db)
+    if run:
+        boxes.append("yard", run, [sample_frame(T0 + 0.5, seq=0, box=right)])
+    made.write(opened(view=best(T0 + 9, box=right)))
+    image = np.random.default_rng(1).integers(0, 255, (120, 160, 3), dtype=np.uint8)
+    (tmp_path / "s.jpg").write_bytes(bytes(cv2.imencode(".jpg", image)[1]))
+    still = EvidenceRow(alert="a1", kind="still", state="ready", path="s.jpg", t_start=T0, box=left)
+    EvidenceStore(made.db).put(still)
+    detail = made.alerts.get("a1")
+    assert detail is not None
+    data = ShareableStills(tmp_path, READ_DIRECTLY, boxes, config.cameras, lambda each: True).read(detail, False)
+    seen = cv2.imdecode(np.frombuffer(data or b"", np.uint8), cv2.IMREAD_COLOR).astype(int)
+    own, stranger = seen[30:90, 2:30], seen[30:90, 114:142]
+    assert stranger.std() < image.std() / 2 < own.std()
     made.close()
 
 
