@@ -23,6 +23,7 @@ from appliance.notify.apprise_sender import AppriseSender
 from appliance.notify.delivery import STILL_WAIT_S, TargetSender, UnstoredAlert
 from appliance.notify.http_sender import request_for
 from appliance.notify.message import AlertFinding, NotificationMessage, SendResult
+from appliance.notify.notice_policy import PUT_OFF_S
 from appliance.rules.schedule import armed_at
 from appliance.store.alert_rows import EvidenceRow, EvidenceStore
 from appliance.store.alerts import AlertDetail
@@ -227,6 +228,29 @@ def test_a_fault_waits_for_the_end_of_quiet_hours(site: Callable[..., NotifyingS
     made.clock.advance(3600)
     go(sender)
     assert way.sent == [""]
+
+
+@pytest.mark.parametrize("later", [True, False])
+def test_of_a_fault_that_was_refused_no_end_is_told(site: Callable[..., NotifyingSite], later: bool) -> None:
+    """Later: as in the quiet hours of all who subscribed; a fault that lasts is told after them."""
+    made = site(health=["moved"])
+    refused = SendResult(ok=False, refused=True, later=later, error="Nobody wants to be told of it at this hour")
+    way = ScriptedSender(refused)
+    sender = sender_of(made, way)
+    fault = HealthEvent(camera="yard", id="h1", kind="moved", t=T0, t_start=T0, reason="it was turned")
+    made.health.put(fault)
+    go(sender)
+    assert len(way.sent) == 1
+    if later:
+        made.clock.advance(PUT_OFF_S)
+        go(sender)
+        assert len(way.sent) == 2, "told"
+        way.script = [refused]
+    made.health.put(replace(fault, t=T0 + 90, t_end=T0 + 90))
+    for _ in range(5):
+        made.clock.advance(PUT_OFF_S)
+        go(sender)
+    assert len(way.sent) == (4 if later else 1), "the end is told to who knows of the fault, at an hour for it"
 
 
 def test_a_fault_that_lasts_is_not_told_again_with_other_settings(tmp_path: Path) -> None:
