@@ -188,8 +188,7 @@ class Notifier:
                 logger.info("%s gets an update of alert %s", row.target, row.alert)
             if upto <= self._rev:
                 return
-            longest_s = max((self._targets[row.target].expire_hours * 3600 for row in changed), default=0.0)
-            self._notices.mark_changed(changed, upto, longest_s)
+            self._notices.mark_changed([(row, self._targets[row.target].expire_hours * 3600) for row in changed], upto)
             self._rev = upto
             if changed:
                 self._wake_all()

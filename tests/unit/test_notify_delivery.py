@@ -43,6 +43,19 @@ def site(tmp_path: Path) -> Iterator[NotifyingSite]:
         yield made
 
 
+def test_an_update_waits_no_longer_than_its_own_target_is_given(tmp_path: Path) -> None:
+    targets = {"phone": hook("http://phone.lan", expire_hours=1), "desk": hook("http://desk.lan", expire_hours=24)}
+    with contextlib.closing(NotifyingSite(tmp_path, ManualClock(T0), **targets)) as site:
+        site.alert(asked=True)
+        for name in targets:
+            go(TargetSender(name, site.targets[name], site.deps(), ScriptedSender()))
+        site.verdict("confirmed")
+        site.notifier._reopen_changed()
+        rows = {row.target: row for row in site.notices.of("a1")}
+        assert {row.state for row in rows.values()} == {"changed"}
+        assert {name: (row.window.expire_t - T0) / 3600 for name, row in rows.items()} == {"phone": 1, "desk": 24}
+
+
 def target_sender(site: NotifyingSite, sender: ScriptedSender) -> TargetSender:
     return TargetSender("phone", site.targets["phone"], site.deps(), sender)
 
