@@ -1,6 +1,7 @@
 """Archives evidence and verdicts in a bucket of any S3-compatible store: verified, and never delaying a verdict.
 
-Keys: PREFIX/SITE/media/SHA256.EXT (the same image is stored once) and PREFIX/SITE/YYYY/MM/DD/ESCALATION.STEP.json.
+Keys: PREFIX/SITE/media/SHA256.EXT (the same image is stored once an hour at most) and
+PREFIX/SITE/YYYY/MM/DD/ESCALATION.STEP.json.
 Every object carries our SHA-256 as checksum, which the store verifies when it receives it; the worker reads back what
 the store reports, and the bytes themselves where the store reports nothing.
 """
@@ -50,6 +51,7 @@ _NEVER = frozenset({400, 401, 403, 404})  # wrong key, no bucket: trying again d
 ArchiveResult = Literal["stored", "known", "failed", "left_out"]
 LINKS_CHARS_MAX = 32 * 1024  # half of the longest verdict that a broker keeps
 WAITING_BYTES_MAX = 8 * EVIDENCE_BYTES_MAX  # of evidence in memory, until it is stored or given up
+KNOWN_S = 3600.0  # for which a stored image is not stored again; afterwards it may have expired, or been erased
 KNOWN_MAX = 8192  # digests of images stored lately, 64 bytes each
 _EXTENSION = {"image/jpeg": "jpg", "image/webp": "webp", "video/mp4": "mp4"}
 
@@ -81,7 +83,7 @@ class S3Archive:
         self._counted = counted
         self._bucket = S3Bucket(settings)
         self._queue: queue.Queue[tuple[JudgeCase, Verdict]] = queue.Queue(settings.waiting_max)
-        self._known: dict[str, None] = {}
+        self._known: dict[str, float] = {}  # until when, in the order of storing
         self._lock = threading.Lock()
         self._throttle = LogThrottle(logger, clock)
         self._stop = threading.Event()
@@ -205,7 +207,7 @@ class S3Archive:
     def _store(self, item: ArchiveObject) -> None:
         """Store it, in at most `tries` attempts."""
         with self._lock:
-            known = item.key in self._known
+            known = self._clock.monotonic() < self._known.get(item.key, 0.0)
         if known:
             self._counted("known")
             return
@@ -227,7 +229,8 @@ class S3Archive:
     def _remember(self, key: str) -> None:
         if not key.endswith(".json"):
             with self._lock:
-                self._known[key] = None
+                self._known.pop(key, None)
+                self._known[key] = self._clock.monotonic() + KNOWN_S
                 while len(self._known) > KNOWN_MAX:
                     del self._known[next(iter(self._known))]
 

@@ -14,7 +14,7 @@ STAGES = {
     "evidence": "from the alert to its escalation with all evidence in the outbox",
     "broker": "from the outbox to the broker",
     "verdict": "from the broker to the decision in the store",
-    "told": "from the alert to a person told, what a target waits for on purpose included",
+    "told": "from the alert to a person told, or to giving that up; what a target waits for on purpose included",
 }
 """The stages of an appliance. `vedette_frame_age_seconds` measures the time before them; a worker has stages of its own
 in `verdict`."""

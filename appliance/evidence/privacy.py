@@ -21,9 +21,10 @@ from appliance.media.recording_reader import RecordingReader
 from appliance.rules.line_polygon_geometry import Polygon, foot
 from appliance.rules.schedule import ArmedHours, LocalTime
 from appliance.sandbox.sandbox import SandboxError
+from appliance.store.alert_rows import EvidenceRow
 from appliance.store.alerts import AlertDetail
 from appliance.store.boxes import BoxStore
-from appliance.types import Box, Event, FrameBoxes, Point, PrivacyLevel
+from appliance.types import Alert, Box, Event, FrameBoxes, Point, PrivacyLevel
 
 logger = logging.getLogger(__name__)
 
@@ -254,13 +255,14 @@ class ShareableStills:
             return b""
         if local or not redactor.digest:
             return data
-        return self._redacted(redactor, path, detail, piece.t_start)
+        return self._redacted(redactor, path, detail.alert, piece)
 
-    def _redacted(self, redactor: Redactor, path: Path, detail: AlertDetail, t: float | None) -> bytes:
-        alert = detail.alert
-        at = alert.t_start if t is None else t
-        seen = self._boxes.span(alert.camera, at - PEOPLE_WITHIN_S, at + PEOPLE_WITHIN_S)
-        found = people_in_frame(at, seen, alert.tracks, alert.best.box if alert.best else None)
+    def _redacted(self, redactor: Redactor, path: Path, alert: Alert, still: EvidenceRow) -> bytes:
+        at = still.t_start
+        t0, t1 = at - PEOPLE_WITHIN_S, at + PEOPLE_WITHIN_S
+        # Track numbers begin anew with each session; the still may show another moment than the best view.
+        seen = self._boxes.span(alert.camera, t0, t1, run=alert.run or None)
+        found = people_in_frame(at, seen, alert.tracks, still.box)
         order = ImageOrder(quality=NOTICE_QUALITY, redaction=redactor.redaction(found))
         try:
             return self._reader.file_images(path, at, [order]).images[0].data

@@ -22,7 +22,7 @@ from appliance.rules.arming import Arming
 from appliance.store.alert_rows import AlertRow, EvidenceRow
 from appliance.store.alert_search import AlertQuery
 from appliance.store.alerts import AlertStore
-from appliance.store.audit import AuditKind, AuditRow, AuditStore
+from appliance.store.audit import TO_BROKER, AuditKind, AuditRow, AuditStore
 from appliance.store.boxes import BoxStore
 from appliance.store.cameras import CameraStore
 from appliance.store.database import Database
@@ -209,7 +209,7 @@ class _EgressAudit:
             self._throttle.report(f"what left over MQTT is recorded later: {error}")
 
     def _row(self, camera: str, kind: AuditKind, size: int, digest: str, what: str) -> AuditRow:
-        why = f"published to the MQTT broker {self._mqtt}; {what}"
+        why = f"{TO_BROKER}{self._mqtt}; {what}"
         return AuditRow(
             t=self._clock.now(), camera=camera, escalation="", kind=kind, bytes=size, sha256=digest, why=why
         )
@@ -245,6 +245,7 @@ class MqttPublisher:
         self._cameras = {name: CameraZones(name, camera) for name, camera in cameras.items()}
         self._states: dict[str, bytes] = {}
         self._camera_of: dict[str, str] = {}
+        self._last: dict[str, str] = {}
         self._stills: dict[str, EvidenceRow] = {}
         self._sent: dict[str, str] = {}
         self._queue: deque[tuple[str, str, bytes]] = deque()
@@ -331,6 +332,7 @@ class MqttPublisher:
         for topic, body, name in arming_states(deps.arming, self._topics, self._cameras, local=self._mqtt.local):
             self._set(topic, body, name)
         self._read_alerts()
+        self._clear_erased()
         if self._clock.monotonic() - self._system_at >= SYSTEM_EVERY_S:
             self._system_at = self._clock.monotonic()
             warning = deps.warning()
@@ -360,9 +362,11 @@ class MqttPublisher:
         body = json_body(facts)
         if alert.t_start >= camera.last_alert_t:
             camera.last_alert_t = alert.t_start
+            self._last[alert.camera] = alert.id
             self._set(self._topics.last_alert(alert.camera), body, alert.camera)
             still = self._messages.still(row)
             if still is not None:
+                self._states.pop(self._topics.still(alert.camera), None)
                 self._stills[alert.camera] = still
         known = self._known.pop(alert.id, None)
         self._known[alert.id] = body
@@ -374,6 +378,20 @@ class MqttPublisher:
                 self._drop(f"over {ALERTS_QUEUED_MAX} alerts wait for the broker {self._mqtt}: the oldest is dropped")
             is_new = known is None and self._clock.now() - row.created_t < NEW_S_MAX
             self._queue.append((alert.camera, alert.id, json_body({**facts, "update": not is_new})))
+
+    def _clear_erased(self) -> None:
+        """Clear what the broker keeps of alerts that are erased."""
+        for camera, alert in list(self._last.items()):
+            if self._deps.alerts.camera_of(alert) is None:
+                del self._last[camera]
+                self._set(self._topics.last_alert(camera), b"", camera)
+        for camera, still in list(self._stills.items()):
+            if self._deps.alerts.camera_of(still.alert) is None:
+                self._clear_still(camera)
+
+    def _clear_still(self, camera: str) -> None:
+        del self._stills[camera]
+        self._set(self._topics.still(camera), b"", camera)
 
     def _set(self, topic: str, body: bytes, camera: str) -> None:
         self._states[topic] = body
@@ -391,7 +409,7 @@ class MqttPublisher:
                 return
             self._queue.popleft()
             self._audit.note(camera, "notice", body, f"alert {alert}")
-        for camera, still in self._stills.items():
+        for camera, still in list(self._stills.items()):
             if not self._send_still(camera, still):
                 return
         while self._stale:
@@ -421,7 +439,7 @@ class MqttPublisher:
         except OSError:  # retention was faster
             image = b""
         if not image or len(image) > STILL_BYTES_MAX or not self._session.takes(topic, image):
-            self._sent[topic] = sent
+            self._clear_still(camera)
             self._drop(f"the still of the last alert of {camera} is gone, or too long for the broker")
             return True
         if not self._publish(topic, image, retain=True):

@@ -272,9 +272,10 @@ class TargetSender:
         return True
 
     async def _deliver_health(self) -> bool:
-        """Send a message about a health event if one is due; return True if it was sent, and there may be another.
+        """Send a message about a health event if one is due; return True if there may be another.
 
-        Raise StoreError. In quiet hours events wait: those that still last afterwards are sent then.
+        Raise StoreError. In quiet hours events wait: those that still last afterwards are sent then. So do events that
+        nobody wants at this hour.
         """
         if self._deps.in_quiet_hours(self.target, self._clock.now()):
             return False
@@ -282,8 +283,10 @@ class TargetSender:
         if notice is None:
             return False
         result = await self._connection.send(notice.message)
-        if result.ok or result.refused:
-            self._health.delivered(notice)
+        if result.later:
+            self._health.put_off(notice)
+        elif result.ok or result.refused:
+            self._health.concluded(notice, told=result.ok)
         if result.ok and not self.target.local:
             state = "over" if notice.message.over else "lasts"
             why = f"told {self.name}; health event {notice.event.id}: {notice.event.kind}, {state}"

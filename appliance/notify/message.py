@@ -271,6 +271,7 @@ class SendResult:
         ok: the target took the message.
         status: the HTTP status, where there was one.
         refused: the target will never take this very message.
+        later: it is refused because nobody wants it at this hour, so it may be taken later.
         maybe: it may have arrived although nobody confirmed it.
         error: one sentence without secrets; empty when ok.
         after_s: seconds after which the target asked to be tried again.
@@ -282,6 +283,7 @@ class SendResult:
     ok: bool
     status: int | None = None
     refused: bool = False
+    later: bool = False
     maybe: bool = False
     error: str = ""
     after_s: float | None = None

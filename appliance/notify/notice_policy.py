@@ -25,6 +25,7 @@ PRIVACY_FORBIDS = "the privacy rules of this camera forbid it"
 WITHDRAWN_REASON = "withdrawn before anybody was told: the cloud rejected it"
 _IN_FLIGHT: frozenset[Delivery] = frozenset({"waiting", "ready", "sent"})
 SENT_MAX = 500  # events that are remembered until they are over
+PUT_OFF_S = 60.0  # until an event that nobody wanted at its hour is offered again
 OVER_AFTER_S = 60.0  # a fault that returns sooner is the same event, and nobody is told of each turn
 LINK_GRACE_S = 3.0  # a link that has just begun to connect, after a start say, may be up in a moment
 _DEGRADED_MAX = 4  # sentences in a message; the page System has all
@@ -184,9 +185,9 @@ class HealthNotice:
 class HealthNotices:
     """The health events of one target.
 
-    State: which events it was told of that are not over. Owner: the notifier's loop. It is kept in memory alone: a
-    start ends every event, and what is still wrong then begins a new one. An event that was over before the target
-    could be reached is not told.
+    State: which events it was told of, or refused, that are not over, and which are put off. Owner: the notifier's
+    loop. It is kept in memory alone: a start ends every event, and what is still wrong then begins a new one. An event
+    that was over before the target could be reached is not told.
     """
 
     def __init__(
@@ -203,7 +204,8 @@ class HealthNotices:
         self._messages = messages
         self._armed = armed
         self._clock = clock
-        self._sent: dict[str, None] = {}  # in the order of telling
+        self._sent: dict[str, bool] = {}  # true: told; false: refused. In that order
+        self._put_off: dict[str, float] = {}
 
     def follow(self, before: HealthNotices) -> None:
         """Go on from those of the same target, which share what the target was told of until they end."""
@@ -215,7 +217,7 @@ class HealthNotices:
             return None
         lasting = self._events.open()
         for event in lasting:
-            if event.id not in self._sent and self._wants(event):
+            if event.id not in self._sent and not self._is_put_off(event) and self._wants(event):
                 message = self._messages.health(event, local=self._target.local)
                 if message is not None:
                     return HealthNotice(event, message)
@@ -223,25 +225,36 @@ class HealthNotices:
 
     def _over(self) -> HealthNotice | None:
         """Return the message about an event that was sent and has ended for good; None if there is none."""
-        for name in tuple(self._sent):
+        for name, told in tuple(self._sent.items()):
             event = self._events.get(name)
             if event is None:  # only the newest are kept
                 del self._sent[name]
+            elif self._is_put_off(event):
+                continue
             elif event.t_end is not None and not 0 <= self._clock.now() - event.t_end < OVER_AFTER_S:
-                message = self._messages.health(event, local=self._target.local)
+                message = self._messages.health(event, local=self._target.local) if told else None
                 if message is not None:
                     return HealthNotice(event, message)
                 del self._sent[name]
         return None
 
-    def delivered(self, notice: HealthNotice) -> None:
-        """Note that the target took the message, or never will."""
+    def put_off(self, notice: HealthNotice) -> None:
+        """Note that the target does not take the message at this hour: it is due again in PUT_OFF_S."""
+        now = self._clock.monotonic()
+        self._put_off = {name: until for name, until in self._put_off.items() if until > now}
+        self._put_off[notice.event.id] = now + PUT_OFF_S
+
+    def _is_put_off(self, event: HealthEventRow) -> bool:
+        return self._clock.monotonic() < self._put_off.get(event.id, 0.0)
+
+    def concluded(self, notice: HealthNotice, *, told: bool) -> None:
+        """Note that the target took the message (told), or never will: then it does not hear of the end either."""
         if notice.event.t_end is not None:
             self._sent.pop(notice.event.id, None)
             return
         if len(self._sent) >= SENT_MAX:
             del self._sent[next(iter(self._sent))]
-        self._sent[notice.event.id] = None
+        self._sent[notice.event.id] = told
 
     def _wants(self, event: HealthEventRow) -> bool:
         target = self._target

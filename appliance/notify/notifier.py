@@ -188,8 +188,7 @@ class Notifier:
                 logger.info("%s gets an update of alert %s", row.target, row.alert)
             if upto <= self._rev:
                 return
-            longest_s = max((self._targets[row.target].expire_hours * 3600 for row in changed), default=0.0)
-            self._notices.mark_changed(changed, upto, longest_s)
+            self._notices.mark_changed([(row, self._targets[row.target].expire_hours * 3600) for row in changed], upto)
             self._rev = upto
             if changed:
                 self._wake_all()
@@ -202,6 +201,8 @@ class Notifier:
             is_late = row.window.expire_t <= now
             gone = "given up: the site file has no such target (any more)"
             self._give_up(row, f"given up after {hours:.3g} h: {why}" if is_late else gone)
+            if is_late and row.told_t is None and row.target in self._senders:
+                self._db.latencies.observe("told", now - row.created_t)
         for row in self._notices.overflow():
             self._give_up(row, "given up: too many messages wait for this target")
 

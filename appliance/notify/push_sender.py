@@ -76,7 +76,7 @@ class PushSender:
         preferences = {} if message.test else self._means.subscriptions.preferences()
         wanted = [each for each in wanted if self._wants(preferences.get(each.user), message)]
         if not wanted:
-            return SendResult(ok=False, refused=True, error="Nobody wants to be told of it at this hour")
+            return SendResult(ok=False, refused=True, later=True, error="Nobody wants to be told of it at this hour")
         taken, payload, sent = self._taken.setdefault(message.message_id, set()), _payload(message), 0
         failed: list[SendResult] = []
         for each in wanted:

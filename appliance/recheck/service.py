@@ -48,8 +48,10 @@ MORE_S = 6.0  # after the alert: for so long more frames of its object are waite
 GIVE_UP_S = 120.0  # after the alert: what could not begin by then is stored as failed and counted as missed
 ANSWER_S = 30.0  # the ingest process must have answered
 EVERY_S = 1.0  # a re-check waits for seconds anyway (`after_s`)
+ENDED_EVERY_S = 60.0  # a look through all re-checks for those that nobody goes on with
 OPEN_MAX = 64  # alerts looked through in one run
 LOST = "the ingest process ended meanwhile"
+ABANDONED = "the appliance ended meanwhile, or had no capacity for another try"
 IMAGES_S_MAX = 10.0  # an idle detector takes a tenth of a second each; one that re-checks an alert, some seconds
 
 
@@ -80,7 +82,8 @@ class RecheckService:
 
     The ingest process gets a command (`send`) and answers with boxes (`receive`): no pixel comes here. A re-check that
     failed is retried once, but not if the ingest process died of it; then it is recorded as failed, never as "nothing
-    there". State: the re-check under way, and when those of the last minute began; all else is in the store.
+    there". State: the re-check under way, when those of the last minute began, and when abandoned ones were last
+    ended; all else is in the store.
     """
 
     def __init__(
@@ -103,6 +106,7 @@ class RecheckService:
         self._sources = sources
         self._pending: _PendingRecheck | None = None
         self._begun: deque[float] = deque(maxlen=settings.per_minute)
+        self._ended_at = float("-inf")
         self._results: SimpleQueue[RecheckResult] = SimpleQueue()
         self._wake = threading.Event()
         self._stop = threading.Event()
@@ -132,6 +136,9 @@ class RecheckService:
         """Handle the result, give up a re-check without one, begin the next. Raises StoreError."""
         self._handle_result()
         if self._pending is None:
+            if self._clock.monotonic() - self._ended_at >= ENDED_EVERY_S:
+                self._store.end_abandoned(self._clock.now() - FRESH_S, ABANDONED)
+                self._ended_at = self._clock.monotonic()
             self._begin_next()
 
     def _handle_result(self) -> None:

@@ -13,6 +13,8 @@ from appliance.store.database import Database, open_read_only
 AuditKind = Literal["facts", "frame", "crop", "clip", "notice"]
 """notice: a message to a target of `notify` or to the broker of `mqtt`, which has no images; the others go with an
 escalation, a frame also to that broker."""
+TO_BROKER = "published to the MQTT broker "
+"""How the reason of such a row begins. The broker follows, `; `, and `alert ID`, a still's path, or how many states."""
 PAGE_MAX = 1000  # rows of an answer
 
 

@@ -11,12 +11,13 @@ import json
 import logging
 import shutil
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
 from appliance.base.errors import StoreError
+from appliance.store.audit import TO_BROKER
 from appliance.store.boxes import MINUTE_S
 from appliance.store.database import Database
 from appliance.store.deletions import DeletionLedger, PrunableSegment, delete_files, delete_rows
@@ -98,6 +99,7 @@ class SpanEraser:
         unreached = [Unreached("open_alert", each, now) for each in open_ids]
         with self._db.read() as connection:
             unreached += [each for name in ids for each in _sent_of(connection, name)]
+            unreached += _published(connection, camera, ids)
             unreached += _taken(connection, camera, t0)
         unreached += [Unreached("backup", name, t) for name, t in backups if t > t0]
         segments, size, left = self._erase_segments(camera, t0, t1)
@@ -212,6 +214,22 @@ def _sent_of(connection: sqlite3.Connection, alert: str) -> list[Unreached]:
     found += [Unreached("message", f"{row['target']}, alert {alert}", row["created_t"])
               for row in connection.execute(notified, (alert,))]  # fmt: skip
     return found
+
+
+def _published(connection: sqlite3.Connection, camera: str, alerts: Sequence[str]) -> list[Unreached]:
+    """Return messages and stills of alerts that went to an MQTT broker off the site: one for each alert and kind."""
+    of_alert = {f"alert {each}": f"alert {each}" for each in alerts}
+    of_alert |= {evidence_folder(each): f"still of alert {each}" for each in alerts}
+    rows = connection.execute(
+        "SELECT t, why FROM audit WHERE camera = ? AND why GLOB ? ORDER BY t, id", (camera, f"{TO_BROKER}*")
+    )
+    found: dict[str, float] = {}
+    for row in rows:
+        broker, _, about = row["why"].removeprefix(TO_BROKER).partition("; ")
+        what = of_alert.get(about) or of_alert.get(about.rpartition("/")[0])
+        if what:
+            found[f"MQTT broker {broker}, {what}"] = row["t"]
+    return [Unreached("message", what, t) for what, t in found.items()]
 
 
 def _taken(connection: sqlite3.Connection, camera: str, t0: float) -> list[Unreached]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
 
@@ -133,11 +133,13 @@ class NoticeStore:
             )
             return [_open_notice(row) for row in rows], upto
 
-    def mark_changed(self, waiting: Iterable[NoticeRow], upto: int, expire_s: float) -> None:
-        """Mark notices that need an update within `expire_s`; examine changes up to `upto`. Raise StoreError."""
-        rows = list(waiting)
-        with self._db.transaction(durable=bool(rows)) as connection:
-            for row in rows:
+    def mark_changed(self, waiting: Sequence[tuple[NoticeRow, float]], upto: int) -> None:
+        """Mark notices that need an update, each within so many seconds; examine changes up to `upto`.
+
+        Raise StoreError.
+        """
+        with self._db.transaction(durable=bool(waiting)) as connection:
+            for row, expire_s in waiting:
                 connection.execute(
                     """UPDATE notice SET state = 'changed', attempts = 0, expire_t = ?
                        WHERE id = ? AND state = 'told'""",

@@ -211,7 +211,7 @@ def read_recheck(row: sqlite3.Row) -> RecheckRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnverifiedAlert:
-    """An alert without a verdict of the cloud, a review, or a re-check.
+    """An alert that is not deleted, without a verdict of the cloud, a review, or a re-check.
 
     created_t: when the alert was written; delivery: how far its newest escalation got; None: there is none.
     escalated_t: when that was made; sent_t: when it went; wait: for what the router keeps it back; refused: why the
@@ -226,6 +226,9 @@ class UnverifiedAlert:
     wait: str = ""
     refused: str = ""
     attempts: int = 0
+
+
+_UNANSWERED = "alert.verdict IS NULL AND alert.review IS NULL AND alert.deleted_t IS NULL"
 
 
 class RecheckStore:
@@ -244,7 +247,7 @@ class RecheckStore:
             rows = connection.execute(
                 f"""SELECT {ALERT_COLUMNS}, coalesce(second_look.attempts, 0) AS attempts_begun
                     FROM alert LEFT JOIN second_look ON second_look.alert = alert.id
-                    WHERE alert.created_t >= ? AND alert.audit = 0 AND alert.verdict IS NULL AND alert.review IS NULL
+                    WHERE alert.created_t >= ? AND alert.audit = 0 AND {_UNANSWERED}
                       AND (second_look.alert IS NULL OR second_look.state = 'asked' AND second_look.attempts < ?)
                     ORDER BY CASE severity WHEN 'alert' THEN 0 WHEN 'warning' THEN 1 ELSE 2 END, created_t, id
                     LIMIT ?""",
@@ -295,6 +298,25 @@ class RecheckStore:
                 {"alert": alert, "why": why, "now": self._db.clock.now(), "error": error},
             )
             bump_rev(self._db, connection, alert)
+
+    def end_abandoned(self, since_t: float, error: str) -> None:
+        """End re-checks that were begun and are not offered again; none is under way. Raise StoreError.
+
+        One of an alert that was answered or deleted meanwhile goes; any other has failed because of `error`.
+        """
+        rows = self._db.rows(
+            f"""SELECT second_look.alert, {_UNANSWERED} AS unanswered
+                FROM second_look JOIN alert ON alert.id = second_look.alert WHERE second_look.state = 'asked'
+                AND (NOT ({_UNANSWERED}) OR second_look.attempts >= ? OR alert.created_t < ?)""",
+            (ATTEMPTS_MAX, since_t),
+        )
+        for row in rows:
+            if row["unanswered"]:
+                self.record_failure(row["alert"], "", error)
+                continue
+            with self._db.transaction() as connection:
+                connection.execute("DELETE FROM second_look WHERE alert = ? AND state = 'asked'", (row["alert"],))
+                bump_rev(self._db, connection, row["alert"])
 
 
 def _unverified(connection: sqlite3.Connection, row: sqlite3.Row) -> UnverifiedAlert:

@@ -17,10 +17,10 @@ from pydantic import SecretStr
 pytest.importorskip("moto.server", reason="moto[server] is a development dependency")
 
 from appliance import wire
-from appliance.base.clock import SystemClock
+from appliance.base.clock import Clock, ManualClock, SystemClock
 from appliance.base.errors import UsageError
 from cloud_worker.__main__ import main as worker_main
-from cloud_worker.archive import WAITING_BYTES_MAX, NotStored, S3Archive, keys_of_receipt
+from cloud_worker.archive import KNOWN_S, WAITING_BYTES_MAX, NotStored, S3Archive, keys_of_receipt
 from cloud_worker.config import ArchiveConfig as ArchiveSettings
 from cloud_worker.evidence import IN_PROCESS, EvidenceFile
 from cloud_worker.judge import EVIDENCE_BYTES_MAX, JudgeCase
@@ -45,12 +45,13 @@ def store(server: S3Server) -> S3Server:
     return server
 
 
-def archive(url: str, counted: Counter[str], **changes: Any) -> S3Archive:
+def archive(url: str, counted: Counter[str], clock: Clock | None = None, **changes: Any) -> S3Archive:
     settings = {
         "bucket": BUCKET, "url": url, "access_key": SecretStr(KEY), "secret_key": SecretStr(SECRET), "timeout_s": 2.0,
         "keep_days": 14,
     }  # fmt: skip
-    return S3Archive(ArchiveSettings(**{**settings, **changes}), SystemClock(), lambda result: counted.update([result]))
+    config = ArchiveSettings(**{**settings, **changes})
+    return S3Archive(config, clock or SystemClock(), lambda result: counted.update([result]))
 
 
 def case(*pictures: bytes) -> tuple[JudgeCase, wire.Verdict]:
@@ -113,6 +114,23 @@ def test_the_same_image_is_stored_once(store: S3Server) -> None:
     kept.put(*case(evidence_image(1)))
     until(lambda: counted.total() == 4)
     assert counted == {"stored": 3, "known": 1}, "a verdict is written again, its picture is not"
+    kept.close(5)
+
+
+def test_an_image_that_is_gone_from_the_store_is_stored_again(store: S3Server) -> None:
+    """By its age, or by `vedette-worker erase`, of which a running worker hears nothing."""
+    counted: Counter[str] = Counter()
+    clock = ManualClock(1_767_225_600.0)
+    kept = archive(store.url, counted, clock)
+    question, verdict = case(evidence_image(1))
+    kept.put(question, verdict)
+    until(lambda: counted["stored"] == 2)
+    key = f"vedette/depot-7/media/{question.files[0].ref.sha256}.jpg"
+    store.client().delete_object(Bucket=BUCKET, Key=key)
+    clock.advance(KNOWN_S)
+    kept.put(question, verdict)
+    until(lambda: counted.total() == 4)
+    assert key in list(store.keys())
     kept.close(5)
 
 

@@ -33,6 +33,7 @@ from appliance.store.audit import AuditStore
 from appliance.store.boxes import BoxStore
 from appliance.store.cameras import CameraStore
 from appliance.store.database import Database
+from appliance.store.erasure import SpanEraser
 from appliance.store.health_events import HealthEventStore
 from appliance.store.meter import Meter
 from appliance.store.reviews import ReviewStore
@@ -320,6 +321,41 @@ def test_a_still_outlives_the_connection(site: Callable[..., PublishingSite], ho
     yard.raise_alert("a2")  # published after whatever the connection brought
     until(lambda: "a2" in [json.loads(body)["alert"] for topic, body, _ in home.heard if topic.endswith("/alerts")])
     assert home.kept[STILL] == JPEG
+
+
+def test_of_an_erased_alert_nothing_is_kept_at_the_broker(site: Callable[..., PublishingSite], home: Listener) -> None:
+    yard, last = site(pictures=True, local=False), "vedette/depot/camera/yard/last_alert"
+    until(lambda: home.kept.get("vedette/depot/status") == b"online")
+    yard.raise_alert("a1")
+    yard.still("a1")
+    until(lambda: home.kept.get(STILL) == JPEG and bool(home.kept.get(last)))
+    now = yard.clock.now()
+    yard.alerts.apply(AlertChange("ended", alert("a1", t=now, t_end=now)), escalation=None, priority="")
+    yard.db.execute("UPDATE evidence SET state = 'missing' WHERE state = 'waiting'")
+    receipt = SpanEraser(yard.db, yard.root).erase("yard", now - 60, now + 60, "anna", ())
+    assert receipt.alerts == ("a1",)
+    until(lambda: (home.kept[STILL], home.kept[last]) == (b"", b""))
+    yard.raise_alert("a2")
+    yard.still("a2")
+    until(lambda: home.kept[STILL] == JPEG and bool(home.kept[last]), what="the next one is kept again")
+    assert [body for topic, body, _ in home.heard if topic == STILL] == [JPEG, b"", JPEG]
+    assert yard.publisher.status.dropped == 0
+
+
+def test_a_still_that_is_gone_is_dropped_once(site: Callable[..., PublishingSite], home: Listener) -> None:
+    yard = site(pictures=True)
+    until(lambda: home.kept.get("vedette/depot/status") == b"online")
+    yard.raise_alert("a1")
+    yard.still("a1")
+    until(lambda: home.kept.get(STILL) == JPEG)
+    (yard.root / "evidence/a1/still.jpg").unlink()
+    for _ in range(2):
+        connection, before = yard.publisher._session._client.socket(), len(home.heard)
+        assert connection is not None
+        connection.shutdown(2)
+        until(lambda before=before: PERSON in [topic for topic, _, _ in home.heard[before:]], what="all is sent anew")
+        until(lambda: yard.publisher.status.dropped >= 1 and home.kept[STILL] == b"")
+    assert yard.publisher.status.dropped == 1
 
 
 def test_a_broker_off_the_site_hears_nothing_that_privacy_forbids(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from fastapi.testclient import TestClient
 
 from appliance import wire
 from appliance.base.clock import ManualClock
+from appliance.store.audit import AuditRow, AuditStore
 from appliance.store.database import Database
 from appliance.store.erasure import SpanEraser
 from appliance.store.users import AccessLog, UserStore
@@ -117,6 +119,19 @@ def test_the_receipt_names_what_was_archived_with_a_request_for_more_evidence(cl
     receipt = client.post(f"{API}/cameras/gate/erase", json={"begin": T0, "end": T0 + 23.0, "typed": "gate"}).json()
     keys = [each["what"] for each in receipt["unreached"] if each["kind"] == "archive"]
     assert keys == ["edge/depot-7/media/first-crop.jpg", "edge/depot-7/2023/11/14/e-gone.0.json"]
+
+
+def test_the_receipt_names_what_went_to_an_mqtt_broker_off_the_site(client: TestClient, site: Site) -> None:
+    broker = AuditRow(t=T0 + 4, camera="gate", escalation="", kind="notice", bytes=9, sha256="", why="")
+    for t, about in ((4, "alert gone"), (6, "alert gone"), (7, "evidence/gone/still.jpg"), (8, "3 states of zones"),
+                     (9, "alert later")):  # fmt: skip
+        why = f"published to the MQTT broker home.example:8883; {about}"
+        AuditStore(site.db).write(replace(broker, t=T0 + t, why=why))
+    receipt = client.post(f"{API}/cameras/gate/erase", json={"begin": T0, "end": T0 + 23.0, "typed": "gate"}).json()
+    assert [(each["what"], each["t"]) for each in receipt["unreached"] if each["kind"] == "message"] == [
+        ("MQTT broker home.example:8883, alert gone", T0 + 6),
+        ("MQTT broker home.example:8883, still of alert gone", T0 + 7),
+    ]
 
 
 def test_what_is_beside_the_span_stays_and_the_database_is_whole(client: TestClient, site: Site) -> None:

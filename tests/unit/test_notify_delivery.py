@@ -43,6 +43,36 @@ def site(tmp_path: Path) -> Iterator[NotifyingSite]:
         yield made
 
 
+def test_an_update_waits_no_longer_than_its_own_target_is_given(tmp_path: Path) -> None:
+    targets = {"phone": hook("http://phone.lan", expire_hours=1), "desk": hook("http://desk.lan", expire_hours=24)}
+    with contextlib.closing(NotifyingSite(tmp_path, ManualClock(T0), **targets)) as site:
+        site.alert(asked=True)
+        for name in targets:
+            go(TargetSender(name, site.targets[name], site.deps(), ScriptedSender()))
+        site.verdict("confirmed")
+        site.notifier._reopen_changed()
+        rows = {row.target: row for row in site.notices.of("a1")}
+        assert {row.state for row in rows.values()} == {"changed"}
+        assert {name: (row.window.expire_t - T0) / 3600 for name, row in rows.items()} == {"phone": 1, "desk": 24}
+
+
+def test_a_message_that_was_given_up_as_too_late_uses_up_the_error_budget(site: NotifyingSite) -> None:
+    sender = ScriptedSender()
+    sender.poison.add("a2")
+    site.alert("a1", asked=True)
+    go(made := target_sender(site, sender))
+    site.alert("a2")
+    go(made)
+    site.verdict("confirmed", "a1")
+    site.notifier._reopen_changed()
+    site.clock.advance(13 * 3600)
+    site.notifier._expire()
+    site.notifier._expire()
+    assert [site.notice(name).state for name in ("a1", "a2")] == ["given_up", "given_up"]
+    counts = dict(site.db.latencies.read()["told"][0])
+    assert (counts["30"], counts["+Inf"]) == (1, 2), "the update of a1 is no first message"
+
+
 def target_sender(site: NotifyingSite, sender: ScriptedSender) -> TargetSender:
     return TargetSender("phone", site.targets["phone"], site.deps(), sender)
 

@@ -23,6 +23,7 @@ from appliance.notify.apprise_sender import AppriseSender
 from appliance.notify.delivery import STILL_WAIT_S, TargetSender, UnstoredAlert
 from appliance.notify.http_sender import request_for
 from appliance.notify.message import AlertFinding, NotificationMessage, SendResult
+from appliance.notify.notice_policy import PUT_OFF_S
 from appliance.rules.schedule import armed_at
 from appliance.store.alert_rows import EvidenceRow, EvidenceStore
 from appliance.store.alerts import AlertDetail
@@ -31,7 +32,7 @@ from appliance.store.boxes import BoxStore
 from appliance.types import AlertChange, HealthEvent
 from tests.servers.receiver import Receiver
 from tests.support.notification_site import NotifyingSite, hook, notifying
-from tests.support.sample_rows import T0, opened
+from tests.support.sample_rows import T0, best, opened, sample_frame
 from tests.support.waiting import until
 from tests.unit.test_notify_delivery import ScriptedSender, go
 
@@ -229,6 +230,29 @@ def test_a_fault_waits_for_the_end_of_quiet_hours(site: Callable[..., NotifyingS
     assert way.sent == [""]
 
 
+@pytest.mark.parametrize("later", [True, False])
+def test_of_a_fault_that_was_refused_no_end_is_told(site: Callable[..., NotifyingSite], later: bool) -> None:
+    """Later: as in the quiet hours of all who subscribed; a fault that lasts is told after them."""
+    made = site(health=["moved"])
+    refused = SendResult(ok=False, refused=True, later=later, error="Nobody wants to be told of it at this hour")
+    way = ScriptedSender(refused)
+    sender = sender_of(made, way)
+    fault = HealthEvent(camera="yard", id="h1", kind="moved", t=T0, t_start=T0, reason="it was turned")
+    made.health.put(fault)
+    go(sender)
+    assert len(way.sent) == 1
+    if later:
+        made.clock.advance(PUT_OFF_S)
+        go(sender)
+        assert len(way.sent) == 2, "told"
+        way.script = [refused]
+    made.health.put(replace(fault, t=T0 + 90, t_end=T0 + 90))
+    for _ in range(5):
+        made.clock.advance(PUT_OFF_S)
+        go(sender)
+    assert len(way.sent) == (4 if later else 1), "the end is told to who knows of the fault, at an hour for it"
+
+
 def test_a_fault_that_lasts_is_not_told_again_with_other_settings(tmp_path: Path) -> None:
     with Receiver() as phone, notifying(tmp_path, phone=hook(phone.url, health=["moved"])) as made:
         fault = HealthEvent(camera="yard", id="h1", kind="moved", t=T0, t_start=T0, reason="it was turned")
@@ -325,6 +349,31 @@ def test_what_privacy_withholds_or_hides_does_not_leave_in_a_picture(
         assert data != (tmp_path / "s.jpg").read_bytes()
         hidden = seen[5:115, 5:70]
         assert hidden.std() < (5 if there == "masked" else image.std() / 2)
+    made.close()
+
+
+@pytest.mark.parametrize("run", ["r2", None])
+def test_a_picture_shows_the_object_of_its_own_moment_and_nobody_of_another_session(
+    tmp_path: Path, run: str | None
+) -> None:
+    """Track numbers begin anew with each session; a still that stands in shows its object elsewhere than the best."""
+    left, right = (0.0, 0.2, 0.2, 0.8), (0.7, 0.2, 0.9, 0.8)
+    made = NotifyingSite(tmp_path, ManualClock(T0), phone=hook("http://phone.lan"))
+    config = SiteConfig.model_validate({"cameras": {"yard": {**CAMERA, "privacy": {"blur": "people"}}}})
+    boxes = BoxStore(made.db)
+    if run:
+        boxes.append("yard", run, [sample_frame(T0 + 0.5, seq=0, box=right)])
+    made.write(opened(view=best(T0 + 9, box=right)))
+    image = np.random.default_rng(1).integers(0, 255, (120, 160, 3), dtype=np.uint8)
+    (tmp_path / "s.jpg").write_bytes(bytes(cv2.imencode(".jpg", image)[1]))
+    still = EvidenceRow(alert="a1", kind="still", state="ready", path="s.jpg", t_start=T0, box=left)
+    EvidenceStore(made.db).put(still)
+    detail = made.alerts.get("a1")
+    assert detail is not None
+    data = ShareableStills(tmp_path, READ_DIRECTLY, boxes, config.cameras, lambda each: True).read(detail, False)
+    seen = cv2.imdecode(np.frombuffer(data or b"", np.uint8), cv2.IMREAD_COLOR).astype(int)
+    own, stranger = seen[30:90, 2:30], seen[30:90, 114:142]
+    assert stranger.std() < image.std() / 2 < own.std()
     made.close()
 
 

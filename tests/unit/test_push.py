@@ -99,7 +99,7 @@ def test_each_person_says_when_and_of_what_they_are_told(site: Site) -> None:
     site.send()
     assert [each.path for each in site.service.pushed] == ["/send/anna", "/send/eva"]
     result = site.send(replace(MESSAGE, id="n2", severity="warning"))
-    assert (result.refused, result.error) == (True, "Nobody wants to be told of it at this hour")
+    assert (result.refused, result.later, result.error) == (True, True, "Nobody wants to be told of it at this hour")
     site.clock.advance(2 * 3600)
     site.send(replace(MESSAGE, id="n3", severity="warning"))
     assert [each.path for each in site.service.pushed[2:]] == ["/send/anna", "/send/max"]

@@ -18,12 +18,13 @@ from appliance.recheck.recheck_policy import (
     judge_recheck,
     recheck_reason,
 )
-from appliance.recheck.service import ANSWER_S, GIVE_UP_S, RecheckService, StatusSources
+from appliance.recheck.service import ANSWER_S, ENDED_EVERY_S, FRESH_S, GIVE_UP_S, RecheckService, StatusSources
 from appliance.router.calibration import UNTRAINED
 from appliance.store.alerts import AlertStore
 from appliance.store.boxes import BoxStore
 from appliance.store.database import Database
 from appliance.store.meter import Meter
+from appliance.store.reviews import ReviewStore
 from appliance.types import CropRequest, CropResult, RecheckCommand, RecheckDetection, RecheckResult, TrackStability
 from tests.support.recheck_yard import FPS, alert_of, record, walk
 from tests.support.sample_rows import T0, sample_escalation
@@ -269,6 +270,29 @@ def test_after_a_restart_it_is_ordered_again_but_not_for_ever(core: CoreSide) ->
         )
         again.run_once()
     assert [order.id for order in core.commands] == ["a1.1", "a1.2"]
+    assert core.row() == ("failed", None), "nobody works on it any more"
+
+
+@pytest.mark.parametrize("what", ["reviewed", "deleted", "old"])
+def test_a_recheck_that_needs_no_second_try_does_not_stay_asked(core: CoreSide, what: str) -> None:
+    alert_of(core.db, T0)
+    core.second()
+    core.appliance = ApplianceStatus(starts=1, detector_load=1.0)
+    core.answer(error="the detector failed")
+    assert core.row() == ("asked", None)
+    if what == "reviewed":
+        ReviewStore(core.db).review(["a1"], "false_alarm", T0 + 5)
+    elif what == "deleted":
+        ReviewStore(core.db).delete(["a1"], "", T0 + 5)
+    core.second(ENDED_EVERY_S if what != "old" else FRESH_S + 1)
+    assert core.row() == (("failed", None) if what == "old" else (None, None))
+
+
+def test_a_deleted_alert_is_not_rechecked(core: CoreSide) -> None:
+    alert_of(core.db, T0)
+    ReviewStore(core.db).delete(["a1"], "", T0)
+    core.second()
+    assert (core.commands, core.row()) == ([], (None, None))
 
 
 def test_the_cloud_that_was_faster_is_not_contradicted(core: CoreSide) -> None:
