@@ -83,18 +83,23 @@ class Publisher:
         self._sign_all(self._targets())
 
     def rotate(self, role: str) -> None:
-        """Replace a key of `role` by a new one; a new root says so, signed by the old keys and the new."""
+        """Replace a key of `role` by a new one; a new root says so, signed by the old keys and the new.
+
+        The first key whose file is not here goes, as a lost one; if all are here, the first.
+        """
         root = Metadata[Root].from_file(str(self._newest(Root.type)))
         old = self._signers(root.signed, Root.type)
-        leaving = root.signed.roles[role].keyids[0]
-        path = next(path for path, signer in self._all_signers().items() if signer.public_key.keyid == leaving)
+        paths = {signer.public_key.keyid: path for path, signer in self._all_signers().items()}
+        known = root.signed.roles[role].keyids
+        leaving = next((each for each in known if each not in paths), known[0])
         root.signed.revoke_key(leaving, role)
         root.signed.add_key(self._new_key(role, root.signed.version + ROOT_KEYS).public_key, role)
         root.signed.version += 1
         root.signed.expires = self._expires(Root.type)
         new = self._signers(root.signed, Root.type)
         self._write(root, [*old, *(each for each in new if each.public_key.keyid not in _ids(old))])
-        path.rename(path.with_suffix(".old"))  # after a kill before here it still signs
+        if leaving in paths:
+            paths[leaving].rename(paths[leaving].with_suffix(".old"))  # after a kill before here it still signs
         self._sign_all(self._targets())
 
     def _put_target(self, target: str, data: bytes) -> None:

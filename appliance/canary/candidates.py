@@ -28,7 +28,7 @@ from appliance.base.local_files import write_file
 from appliance.bundle.bundle_store import BundleStore, InForceTable
 from appliance.canary.proof_store import ProofStore
 from appliance.config import DecisionConfig, IngestConfig
-from appliance.detect.model_files import AUTO_MODEL, OWN_MODEL
+from appliance.detect.model_files import AUTO_MODEL, packaged_network
 from appliance.health.load_shedding import LoadShedding
 from appliance.settings.yaml_edit import REMOVED, SiteChange
 from appliance.store.paths import CANDIDATES
@@ -194,9 +194,14 @@ def opponent(site: IngestConfig | DecisionConfig, table: InForceTable, camera: s
 
     A candidate that is in force on probation is compared with what was before, never with itself.
     """
-    slot = table.of(camera) if site.detector.model == AUTO_MODEL else None
-    own = site.cameras[camera].model if camera else None
-    model = own or (str(slot.bundle) if slot is not None else site.detector.model)
+    own, shared = site.cameras[camera].model if camera else None, table.everywhere
+    model = own or site.detector.model
+    slot = None
+    if model == AUTO_MODEL and not own:
+        slot = table.of(camera)
+    elif shared is not None and model in (AUTO_MODEL, shared.bundle.name):  # the name of a bundle in force means it
+        slot = shared
+    model = str(slot.bundle) if slot is not None else model
     if model != candidate:
         return model
-    return str(slot.before) if slot is not None and slot.before is not None and not own else OWN_MODEL
+    return str(slot.before) if slot is not None and slot.before is not None else packaged_network()

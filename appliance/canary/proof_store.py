@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -64,12 +64,15 @@ class ProofReport:
 PROOF_REPORT: TypeAdapter[ProofReport] = TypeAdapter(ProofReport)
 
 
-def apply_outcome(store: BundleStore, ref: BundleRef, report: ProofReport) -> str:
+def apply_outcome(
+    store: BundleStore, ref: BundleRef, report: ProofReport, cameras: Collection[str] | None = None
+) -> str:
     """Do what follows from the outcome of a trial, and return it in words. Raise ModelError, PreconditionError.
 
     A worse one is quarantined, and the one before comes back wherever it is in force. A better one is put in force on
     probation. One that is on probation, and is shown to lose little of what the one before finds in what was recorded
     since, is proven, where it is in force; of live frames the core says so, which counts its answers, too.
+    cameras: those that were chosen for the trial, which proves it on no other; None: all were.
     """
     outcome, table = report.judgement.outcome, store.in_force()
     if outcome == "worse":
@@ -80,9 +83,12 @@ def apply_outcome(store: BundleStore, ref: BundleRef, report: ProofReport) -> st
     if waiting and report.source == "recording":
         if not report.judgement.kept:
             return f"{ref} stays on probation: {'; '.join(report.judgement.lacking)}"
-        for camera in waiting:
+        tried = [each for each in waiting if cameras is None or each in cameras]
+        if not tried:
+            return f"{ref} stays on probation: it was tried on {', '.join(cameras or ())} alone"
+        for camera in tried:
             store.settle(camera, proven=True)
-        return f"{ref} is proven on {', '.join(each or 'all cameras' for each in waiting)}"
+        return f"{ref} is proven on {', '.join(each or 'all cameras' for each in tried)}"
     if states:
         return ""
     if outcome == "better":

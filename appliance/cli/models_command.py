@@ -16,7 +16,7 @@ from appliance.base.errors import ModelError, PreconditionError, UsageError
 from appliance.bundle.bundle_fetch import BundleFetch, FetchPlan
 from appliance.bundle.bundle_store import BundleStore, InForce, incoming, locked
 from appliance.bundle.manifest import MANIFEST_FILE, BundleManifest, BundleRef, ModelEntry, check_minimum, read_manifest
-from appliance.bundle.repositories import OciRepository, open_repository
+from appliance.bundle.repositories import FolderRepository, OciRepository, open_repository
 from appliance.bundle.rollout import (
     SHADOW_EVERY_S,
     begin_rollout,
@@ -155,10 +155,13 @@ def _download(folder: Path, name: str, *, quiet: bool) -> Iterator[ModelDownload
         yield ModelDownload(folder, lambda done, whole: bar.update(task, completed=done, total=whole or None))
 
 
-def install_command(name: str, *, address: str, root: Path | None, use: bool, camera: str, as_json: bool) -> int:
+def install_command(
+    name: str, *, address: str, root: Path | None, use: bool, camera: str, site_file: Path | None, as_json: bool
+) -> int:
     """Install a bundle that a trusted publisher signed. Returns 0. Raises ModelError, PreconditionError, UsageError."""
     if camera and not use:
         raise UsageError("--camera says where a bundle is put in force: add --use")
+    _check_cameras([camera] if camera else [], site_file)
     store = bundle_store()
     trusted = _trusted(store, address, root)
     ref = BundleRef.parse(name) if "@" in name else newest_version(trusted.offered(), name)
@@ -182,10 +185,11 @@ def install_command(name: str, *, address: str, root: Path | None, use: bool, ca
     return 0
 
 
-def rollout_command(bundle: str, *, cameras: Sequence[str], as_json: bool) -> int:
+def rollout_command(bundle: str, *, cameras: Sequence[str], site_file: Path | None, as_json: bool) -> int:
     """Put a bundle in force on some cameras first. Returns 0. Raises ModelError, PreconditionError, UsageError."""
     if not cameras:
         raise UsageError("name the cameras that get it first: --camera gate --camera yard")
+    _check_cameras(cameras, site_file)
     rollout = begin_rollout(bundle_store(), BundleRef.parse(bundle), cameras)
     if as_json:
         print(rollout.model_dump_json(indent=1))
@@ -283,10 +287,29 @@ def prune_command(site_file: Path | None, *, as_json: bool) -> int:
 
 def _named_in(site_file: Path | None) -> set[str]:
     """Return the networks that a site file names for all cameras or for one. Raise ConfigError."""
-    if site_file is None and not Path(SITE_FILE).is_file():
+    site = _site(site_file)
+    if site is None:
         return set()
-    site = config.load(site_file or Path(SITE_FILE))
-    return {site.detector.model, *(camera.model for camera in site.cameras.values() if camera.model)}
+    return {
+        site.detector.model,
+        site.second_look.model or "",
+        *(camera.model for camera in site.cameras.values() if camera.model),
+    }
+
+
+def _check_cameras(cameras: Sequence[str], site_file: Path | None) -> None:
+    """Raise UsageError for a camera that the site file does not have, and ConfigError."""
+    site = _site(site_file) if cameras else None
+    unknown = set(cameras) - site.cameras.keys() if site is not None else set()
+    if site is not None and unknown:
+        raise UsageError(f"there is no camera `{min(unknown)}` in the site file (there is: {', '.join(site.cameras)})")
+
+
+def _site(site_file: Path | None) -> config.IngestConfig | None:
+    """Return the site file that was named, else ./site.yaml; None: it is not there. Raise ConfigError."""
+    if site_file is None and not Path(SITE_FILE).is_file():
+        return None
+    return config.load(site_file or Path(SITE_FILE)).for_ingest()
 
 
 def publish_command(
@@ -329,7 +352,8 @@ def _trusted(store: BundleStore, address: str, root: Path | None) -> TrustedRepo
     if root is not None:
         if not address:
             raise UsageError("--root belongs to an address: add --from")
-        open_repository(address)
+        if isinstance(open_repository(address), FolderRepository):
+            address = str(Path(address).absolute())  # the next one may be asked for from another folder
         TrustedRepository.trust(folder, read_root(root), address)
     return TrustedRepository(folder, open_repository(address) if address else None)
 

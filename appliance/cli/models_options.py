@@ -7,6 +7,9 @@ from pathlib import Path
 from appliance.cli.command_table import CONFIG, JSON, CommandTable, json_switch, number_between, option, switch
 
 MODELS = CommandTable()
+_SITE_FILE = option(
+    "--config", dest="site_file", type=Path, metavar="FILE", help="the site file (default: ./site.yaml)"
+)
 _CAMERA = option("--camera", default="", metavar="NAME", help="only this camera")
 
 MODELS.command(
@@ -95,6 +98,7 @@ Exit code 0: installed. 2: it is not (with the reason).
     option("--root", type=Path, metavar="FILE", help="the publisher's root.json: trust it from now on"),
     option("--use", action="store_true", help="put it in force"),
     _CAMERA,
+    _SITE_FILE,
     JSON,
     run="appliance.cli.models_command:install_command",
 )
@@ -213,10 +217,13 @@ that a trial calls worse goes back by itself.
 
   vedette models rollout night@4 --camera gate --camera yard
 
+A camera that the site file, if it is there, does not have is refused.
+
 Exit code 0: it has begun. 2: the bundle is not installed, is in quarantine, or another rollout is under way.
 """,
     option("bundle", metavar="NAME@VERSION", help="an installed bundle"),
     option("--camera", dest="cameras", action="append", default=[], metavar="NAME", help="first; may be repeated"),
+    _SITE_FILE,
     JSON,
     run="appliance.cli.models_command:rollout_command",
 )
@@ -284,7 +291,7 @@ site file, and what is left of cut downloads. The networks that come with Vedett
 
   vedette models prune --config /etc/vedette/site.yaml
 """,
-    option("--config", dest="site_file", type=Path, metavar="FILE", help="the site file (default: ./site.yaml)"),
+    _SITE_FILE,
     JSON,
     run="appliance.cli.models_command:prune_command",
 )

@@ -185,7 +185,7 @@ class ShadowTrial:
         settings = config.detector.model_copy(update={"precision": "auto"})
 
         def of(ref: BundleRef | None) -> DetectorConfig:
-            return settings.model_copy(update={"model": packaged_network() if ref is None else str(ref)})
+            return settings.with_model(packaged_network() if ref is None else str(ref))
 
         present = None if table.everywhere is None else table.everywhere.bundle
         live = of(present) if config.detector.model == "auto" else settings

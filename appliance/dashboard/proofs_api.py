@@ -156,7 +156,7 @@ class NetworkProver:
         """Begin. Raise ModelError, JobRunning, or Problem: nothing is recorded."""
         in_force = opponent(self._config, bundle_store().in_force(), "", wanted.model)
         now = with_remembered_runtime(self._config.detector.with_model(in_force), self._root)
-        then = self._config.detector.model_copy(update={"model": wanted.model, "precision": "auto"})
+        then = self._config.detector.with_model(wanted.model)
         places = {place for each in (now, then) for place in model_places(each)[1]}
         footage = list(self._footage(wanted.hours))
         if not footage:

@@ -202,7 +202,12 @@ def _bundle_in(place: Path) -> BundleManifest | None:
 
 
 def of_version(model: str, places: tuple[Path, ...]) -> tuple[str, tuple[Path, ...]]:
-    """Return the name in `NAME@VERSION`, and the folders with that bundle's first. Raise ModelError: not installed."""
+    """Return the name in `NAME@VERSION`, and the folders with that bundle's first. Raise ModelError: not installed.
+
+    The path of the network that comes with Vedette is its name in that folder alone, so that it has its variants, too.
+    """
+    if "/" in model and model == packaged_network():
+        return OWN_MODEL, (Path(model).parent,)
     if "@" not in model or "/" in model:
         return model, places
     ref = BundleRef.parse(model)

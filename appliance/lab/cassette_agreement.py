@@ -124,8 +124,9 @@ def play(path: Path) -> _Played:
     for placed in reader.lines():
         asked, verdict = placed.line.asked, placed.line.verdict
         orders.add(ORDERS.get(verdict.answer_schema, "no order"))
-        if verdict.need is None:
-            verdicts[asked.clip, asked.camera, asked.rule, asked.label, asked.t] = asked, verdict
+        key = asked.clip, asked.camera, asked.rule, asked.label, asked.t
+        if verdict.need is None or key not in verdicts:  # a request for evidence that nothing follows is `unsure`
+            verdicts[key] = asked, verdict
     if len(orders) > 1:
         raise UsageError(f"{path}: its verdicts were given in several orders ({', '.join(sorted(orders))})")
     judge = "; ".join(map(str, reader.header.judges))

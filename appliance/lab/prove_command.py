@@ -52,7 +52,8 @@ def prove_command(
     root = site.storage.dir
     report = CandidateTrial(plan, call).run(SystemClock().now())
     ProofStore(root).put(report)
-    done = apply_outcome(bundle_store(), BundleRef.parse(candidate), report) if decide else ""
+    some = cameras if cameras and site.cameras.keys() - set(cameras) else None
+    done = apply_outcome(bundle_store(), BundleRef.parse(candidate), report, some) if decide else ""
     if as_json:
         print(json.dumps({**report_json(report), "done": done}, indent=1))
     else:

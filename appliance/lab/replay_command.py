@@ -297,7 +297,7 @@ def replay_command(selection: ReplaySelection, site_file: Path | None, options: 
     loaded = default_site(selection) if site_file is None else config.load(site_file).for_replay()
     site = site_for_verdicts(loaded, options.verdicts)
     if options.model is not None:
-        network = site.decisions.detector.model_copy(update={"model": options.model})
+        network = site.decisions.detector.with_model(options.model)
         site = replace(site, decisions=replace(site.decisions, detector=network))
     if options.resume and options.log is None:
         raise UsageError("--resume goes on with a log: say which with --log")

@@ -63,6 +63,8 @@ class Sweep:
                 for name, camera in config.cameras.items()
             }
             return replace(config, cameras=cameras)
+        if self.key == "detector.model":
+            return replace(config, detector=config.detector.with_model(str(value)))
         return replace(config, **{self.section: self._set(getattr(config, self.section), value)})
 
     def found_in(self, config: DecisionConfig) -> bool:

@@ -199,7 +199,7 @@ def settings_of(
             for name, each in watched.items()
         },
         alerts=config.alerts,
-        escalation=config.escalation,
+        escalation=_without_address(config.escalation),
         uplink=config.has_judge,
         scheduled=scheduled,
         verdicts=verdicts,
@@ -208,6 +208,12 @@ def settings_of(
         stood_before=stood_before,
         decoder=decoder or "",
     )
+
+
+def _without_address(escalation: EscalationConfig) -> EscalationConfig:
+    """Return the section without the local judge's URL, which may hold a password, as cameras stand without theirs."""
+    judge = escalation.local_judge.model_copy(update={"url": None})
+    return escalation.model_copy(update={"local_judge": judge})
 
 
 def encode_header(header: LogHeader) -> bytes:

@@ -281,12 +281,13 @@ class OracleJudge:
     def answer(self, escalation: ReplayEscalation, footage: FootageRef) -> SourcedVerdict:
         body = escalation.body
         opinion = self._truth.about(body)
-        inverted = self._is_inverted(body)
+        decision = _FLIPPED.get(opinion.decision, opinion.decision) if self._is_inverted(body) else opinion.decision
+        inverted = decision != opinion.decision
         verdict = wire.Verdict(
             escalation=body.id,
             site=body.site,
             alert=body.alert,
-            decision=_FLIPPED.get(opinion.decision, opinion.decision) if inverted else opinion.decision,
+            decision=decision,
             reason=f"{ORACLE_ENGINE}: {opinion.reason}{'; turned round on purpose' if inverted else ''}"[:400],
             kind="simulated",
             engine=ORACLE_ENGINE,

@@ -207,7 +207,7 @@ def _clear_mot_pairs(
     pairs: dict[int, int] = {}
     for row, identity in enumerate(identities):
         for column in np.flatnonzero(tracks == last_track.get(identity, -1.0)):
-            if iou[row, column] >= IOU_MIN:
+            if iou[row, column] >= IOU_MIN and column not in pairs.values():
                 pairs[row] = int(column)
     rows = [row for row in range(len(identities)) if row not in pairs]
     columns = [column for column in range(len(tracks)) if column not in pairs.values()]

@@ -107,8 +107,11 @@ def run_scenario(values: dict[str, Any]) -> Generator[float, None, dict[str, Any
         os.environ["VEDETTE_MODELS"] = values["model_folder"]
     plan = load_scenario(Path(values["file"]))
     yield 0.0
-    load = _loading(DetectorConfig.model_validate(values["way"]))
-    result = scenario_runner.run_scenario(plan, DetectorCache(values.get("model"), load))
+    way, tried = DetectorConfig.model_validate(values["way"]), None
+    if model := values.get("model"):  # its labels and head are those of the site, and not of the scenario's network
+        network = {"labels": way.labels, "head": way.head}
+        tried = replace(plan.config, detector=plan.config.detector.with_model(model).model_copy(update=network))
+    result = scenario_runner.run_scenario(plan, DetectorCache(load=_loading(way)), override=tried)
     return {"status": result.status, "text": result.text}
 
 

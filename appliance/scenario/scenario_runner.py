@@ -79,7 +79,7 @@ class DetectorCache:
         storage: the folder of an appliance that remembers its choice of a runtime.
         """
         if self._model is not None:
-            settings = settings.model_copy(update={"model": self._model})
+            settings = settings.with_model(self._model)
         if self._last is None or self._last[0] != settings:
             settled = settings if self._load else as_at_run_time(settings, storage)
             self._last = (settings, (self._load or detectors.load)(settled))

@@ -33,12 +33,15 @@ from onnx import numpy_helper
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, smooth_l1_loss, unfold
 
+from appliance.base.config_model import DetectorConfig
 from appliance.base.errors import UsageError
 from appliance.bundle.manifest import MANIFEST_FILE, BundleManifest, sha256_of
+from appliance.detect import detector as detectors
 from appliance.detect.bundle_maker import CARD_FILE, describe_file
 from appliance.detect.letterbox import Letterbox
 from appliance.detect.model_advice import BASE_KEY
 from appliance.detect.model_files import OWN_MODEL, present_models
+from appliance.scenario.metrics import LabelledBoxes, average_precision
 from models.train import dataset, sources
 from models.train.dataset import Entry, IndexFault, Label, kin
 from models.train.geometry import Pixels
@@ -130,7 +133,7 @@ class Start:
 
     def __init__(self, path: Path) -> None:
         """Raise IndexFault if it is no network of the design `full`."""
-        self.model = onnx.load(str(path))
+        self.path, self.model = path, onnx.load(str(path))
         layers: dict[int, dict[str, Tensor]] = {}
         for each in self.model.graph.initializer:
             if found := LAYER.match(each.name):
@@ -294,6 +297,26 @@ def answers(start: Start, heads: Sequence[Head], lessons: Sequence[TrainingPictu
     return Answers(**counts)
 
 
+def measured(before: Path, written: Sequence[Path], lessons: Sequence[TrainingPicture]) -> list[float]:
+    """Return the AP50 of each file against what the network before is sure of in these pictures; []: of nothing.
+
+    Both precisions are measured alike, so it tells whether the INT8 variant may stand in for the float file.
+    """
+    truth = [each.boxes[each.values >= SURE] for each in _found(before, lessons)]
+    if not sum(map(len, truth)):
+        return []
+    return [round(average_precision(_found(path, lessons), truth), 4) for path in written]
+
+
+def _found(path: Path, lessons: Sequence[TrainingPicture]) -> list[LabelledBoxes]:
+    network = detectors.load(DetectorConfig(model=str(path.resolve()), backend="onnx", device="cpu"))
+    try:
+        found = (network.detect([np.ascontiguousarray(each.pixels)])[0] for each in lessons)
+        return [LabelledBoxes(each.boxes.astype(float), each.scores.astype(float)) for each in found]
+    finally:
+        network.close()
+
+
 def site_lessons(folder: Path, split: dataset.Split) -> list[TrainingPicture]:
     """Return the pictures of one side of a site's set. Raise IndexFault, also where a path leads out of the folder."""
     return [
@@ -372,10 +395,11 @@ def save(start: Start, heads: Sequence[Head], out: Path, integers: Path | None) 
     return [out, beside]
 
 
-def write_bundle(written: Sequence[Path], folder: Path, pictures: int) -> BundleManifest:
+def write_bundle(written: Sequence[Path], folder: Path, pictures: int, figures: Sequence[float] = ()) -> BundleManifest:
     """Write the bundle of a re-trained vedette-nano: its float file and perhaps its INT8 variant; return the manifest.
 
-    What was measured of vedette-nano is not true of it and left out. Raise IndexFault if the folder holds something.
+    What was measured of vedette-nano is not true of it and left out. figures: those of `measured`, by which an
+    appliance knows whether the variant is as accurate. Raise IndexFault if the folder holds something.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise IndexFault(f"{folder} is there and not empty: name a new folder")
@@ -383,11 +407,12 @@ def write_bundle(written: Sequence[Path], folder: Path, pictures: int) -> Bundle
     own = known[OWN_MODEL]
     names = dict(zip((OWN_MODEL, f"{OWN_MODEL}-int8"), written, strict=False))
     entries, files = {}, {}
-    for name, path in names.items():
+    for number, (name, path) in enumerate(names.items()):
         entry, data = known[name], path.read_bytes()
         files[entry.file] = data
-        made = {"sha256": sha256_of(path), "bytes": len(data), "accuracy": {}, "recall": {}, "unseen": {}, "url": ""}
-        entries[name] = entry.model_copy(update={**made, "variants": {}})
+        made = {"sha256": sha256_of(path), "bytes": len(data), "recall": {}, "unseen": {}, "url": ""}
+        accuracy = {"as_before_ap50": figures[number]} if figures else {}
+        entries[name] = entry.model_copy(update={**made, "accuracy": accuracy, "variants": {}})
     variants = {precision: name for precision, name in own.variants.items() if name in names}
     entries[OWN_MODEL] = entries[OWN_MODEL].model_copy(update={"variants": variants})
     text = f"# {OWN_MODEL}, its head re-trained on {pictures} pictures of a site\n\nLicence: {own.licence}\n"
@@ -405,13 +430,17 @@ def write_bundle(written: Sequence[Path], folder: Path, pictures: int) -> Bundle
 
 @dataclass(frozen=True, slots=True)
 class Retrained:
-    """A network with a re-trained head: its files, the pictures that it learnt, and the answers before and after."""
+    """A network with a re-trained head: its files, the pictures that it learnt, and the answers before and after.
+
+    figures: of each file, see `measured`.
+    """
 
     written: list[Path]
     pictures: int
     others: int
     before: Answers
     after: Answers
+    figures: list[float]
 
 
 def retrain(start: Start, site: Path, out: Path, integers: Path | None, options: argparse.Namespace) -> Retrained:
@@ -426,7 +455,8 @@ def retrain(start: Start, site: Path, out: Path, integers: Path | None, options:
     heads = fine_tune(start, lessons, others, options.epochs, options.seed)
     written = save(start, heads, out, integers)
     before, after = (answers(start, each, held_back) for each in (start.heads, heads))
-    return Retrained(written, len(lessons), len(others), before, after)
+    figures = measured(start.path, written, [*held_back, *others])
+    return Retrained(written, len(lessons), len(others), before, after, figures)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -454,13 +484,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         start = Start(options.init)
         integers = options.integers or (OWN_INT8 if options.init == OWN else None)
         made = retrain(start, options.site, options.out, integers, options)
-        bundle = write_bundle(made.written, options.bundle, made.pictures) if options.bundle else None
+        bundle = write_bundle(made.written, options.bundle, made.pictures, made.figures) if options.bundle else None
     except UsageError as error:
         print(error, file=sys.stderr)
         return 2
     report = {
         "written": [str(path) for path in made.written], "bundle": str(bundle.ref) if bundle else None,
         "pictures": made.pictures, "others": made.others, "before": asdict(made.before), "after": asdict(made.after),
+        "as_before_ap50": made.figures,
     }  # fmt: skip
     print(json.dumps(report, indent=1))
     return 0

@@ -318,7 +318,7 @@ class Loop:
         made = finetune.retrain(start, self._out / "set", out, finetune.OWN_INT8, self._options)
         judged = {"held_back_before": asdict(made.before), "held_back_after": asdict(made.after)}
         self._note("trained", pictures=made.pictures, others=made.others, **judged)
-        return finetune.write_bundle(made.written, self._out / "bundle", made.pictures)
+        return finetune.write_bundle(made.written, self._out / "bundle", made.pictures, made.figures)
 
     def _signed_and_installed(self, manifest: BundleManifest) -> None:
         """Sign it with keys of this run, and install it as any appliance would."""

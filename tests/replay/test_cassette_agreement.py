@@ -58,6 +58,17 @@ def test_orders_are_compared_on_the_same_escalations(tmp_path: Path, capsys: pyt
     assert "what is true?" in capsys.readouterr().err
 
 
+def test_an_answer_that_only_asks_for_more_is_unsure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    visits(tmp_path / "visits.mp4")
+    reason = record(tmp_path, "reason_first", "confirmed", "rejected")
+    decision = record(tmp_path, "decision_first", "confirmed", "need:clip")
+    truth = write(tmp_path, {each: value for each, value in TWO_VISITS.items() if "verdicts" not in each}, "truth")
+    assert main(["cassette", "agree", str(reason), str(decision), "--truth", str(truth), "--json"]) == 0
+    rows = {each["order"]: each for each in json.loads(capsys.readouterr().out)["agreement"]}
+    found = {order: (each["escalations"], each["unsure"], each["agrees"]["value"]) for order, each in rows.items()}
+    assert found == {"reason_first": (2, 0, 1.0), "decision_first": (2, 1, 0.5)}
+
+
 def test_people_say_what_is_true_of_a_site(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     here = Site(tmp_path / "site", "nats://127.0.0.1:1")
     for n, decision in enumerate(("confirmed", "confirmed", "unsure")):

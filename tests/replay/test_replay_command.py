@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from appliance.base.config_model import DetectorConfig
 from appliance.cli import main
 from appliance.detect import detector
 from appliance.lab.replay_command import ReplaySelection, replay_targets, video_files
@@ -52,6 +53,18 @@ def test_a_folder_is_replayed_file_by_file_in_order(vedette: Vedette, footage: P
     assert code == 0
     assert [run["clip"] for run in json.loads(out)["runs"]] == ["a.mp4", "b.mp4"]
     assert sorted(path.name for path in (tmp_path / "logs").iterdir()) == ["a.mp4.jsonl", "b.mp4.jsonl"]
+
+
+def test_another_network_has_labels_and_precision_of_its_own(
+    vedette: Vedette, footage: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded: list[DetectorConfig] = []
+    monkeypatch.setattr(detector, "load", lambda settings: loaded.append(settings) or BrightBlock())
+    plain = yaml.safe_load((tmp_path / "one.yaml").read_text())
+    plain["detector"] = {"model": "own.onnx", "labels": "own.txt", "head": "yolox", "precision": "fp32"}
+    (tmp_path / "own.yaml").write_text(yaml.safe_dump(plain))
+    assert vedette("--config", "own.yaml", footage / "a.mp4", "--model", "builtin:hog")[0] == 0
+    assert loaded == [DetectorConfig(model="builtin:hog")]
 
 
 def test_hardware_that_is_asked_for_and_not_there_is_refused_with_the_cure(vedette: Vedette, footage: Path) -> None:

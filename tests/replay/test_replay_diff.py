@@ -14,7 +14,7 @@ from appliance.base.clock import ManualClock
 from appliance.base.errors import UsageError
 from appliance.base.json_lines import encode_log
 from appliance.cli import main
-from appliance.config import SiteConfig
+from appliance.config import LocalJudgeConfig, SiteConfig
 from appliance.lab.replay_diff_command import diff_texts
 from appliance.replay import replay_diff_match
 from appliance.replay.replay_diff import compare_logs, setting_changes
@@ -103,6 +103,15 @@ def end(t: float) -> LogEnd:
         time_jumps=0,
         footage_bytes=1000,
     )
+
+
+def test_the_password_of_the_local_judge_is_in_no_log() -> None:
+    config = site().for_decisions()
+    judge = LocalJudgeConfig(url="http://vedette:MARK@127.0.0.1:8000/v1?key=MARK", api_key="MARK")
+    config = replace(config, escalation=config.escalation.model_copy(update={"local_judge": judge}))
+    first = opening([], settings_of(config, ["gate"], BrightBlock()))
+    assert b"MARK" not in encode_header(first)
+    assert first.settings.escalation.local_judge.model == judge.model
 
 
 Writes = Callable[..., Path]

@@ -35,6 +35,7 @@ from appliance.replay.replay_report import count_decisions, format_time
 from appliance.replay.replay_result import ReplayResult, read_log
 from appliance.replay.replay_resume import open_log
 from appliance.replay.replay_runner import play as play_show
+from appliance.replay.verdict_source import OracleJudge, OracleOpinion, OracleSettings
 from appliance.store.alerts import AlertStore
 from appliance.store.escalations import EscalationRow
 from appliance.store.meter import Meter
@@ -340,6 +341,18 @@ def test_an_oracle_answers_from_a_scenario_and_every_line_names_it(vedette: Vede
     assert "changed from confirmed to rejected" in out
     assert "note: the verdicts of y.jsonl are by stand-in" in out
     assert "they measure nothing" in out
+
+
+def test_an_oracle_turns_only_a_decision_round(clip: Path) -> None:
+    class Truth:
+        def about(self, escalation: object) -> OracleOpinion:
+            return OracleOpinion(next(opinions), "the truth")
+
+    opinions = iter(["unsure", "confirmed"])
+    result, _ = play(clip, asking(), OracleJudge(Truth(), OracleSettings(error=1.0)))
+    assert [(each.decision, each.reason) for each in result.verdicts] == [
+        ("unsure", "stand-in: the truth"), ("rejected", "stand-in: the truth; turned round on purpose"),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("first", ["frames", "crops"])

@@ -11,9 +11,11 @@ import pytest
 
 from appliance import config
 from appliance.base.config_model import DetectorConfig
+from appliance.detect import detector as detectors
 from appliance.replay.recording_tasks import SCENARIOS_TASK, ScenariosTask
 from appliance.scenario import sandboxed_jobs
-from tests.support.block_footage import block_clip
+from appliance.scenario.scenario_runner import DetectorCache
+from tests.support.block_footage import BrightBlock, block_clip
 from tests.support.yard_scenarios import YARD, write
 
 HOG = DetectorConfig(model="builtin:hog")
@@ -51,3 +53,20 @@ def test_one_that_cannot_be_run_keeps_no_other_from_it(
     assert (first["then"], first["now"]) == (then, "")
     assert bool(first["then_text"]) is (then == "not run")
     assert (second["then"], second["now"]) == ("passed", "passed")
+
+
+def test_another_network_runs_with_its_own_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The scenario's network has classes of its own, and so has the one that is tried."""
+    loaded: list[DetectorConfig] = []
+    monkeypatch.setattr(os, "nice", lambda by: 0)
+    monkeypatch.setattr(detectors, "load", lambda settings: loaded.append(settings) or BrightBlock())
+    block_clip(tmp_path / "visit.mp4", 2, lambda t: None)
+    own = {"model": "own.onnx", "labels": "own.txt", "head": "yolox", "precision": "fp32"}
+    file = str(write(tmp_path, {**SCENE, "detector": own}, "own"))
+    ways = (DetectorConfig(model="nano.onnx"), DetectorConfig(model="site.onnx", labels=Path("site.txt"), head="detr"))
+    for way in ways:
+        values = {"file": file, "model_folder": "", "model": way.model, "way": way.model_dump(mode="json")}
+        assert list(sandboxed_jobs.run_scenario(values)) == [0.0]
+    assert tuple(loaded) == ways
+    DetectorCache("nano.onnx").get(DetectorConfig.model_validate(own))
+    assert loaded[-1] == ways[0]

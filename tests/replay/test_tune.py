@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from appliance.base.config_model import DetectorConfig
 from appliance.base.errors import UsageError
 from appliance.lab.tune_command import TuneOptions, tune_command
-from appliance.lab.tune_sweep import MemoizedDetectors
+from appliance.lab.tune_sweep import MemoizedDetectors, read_sweep
 from appliance.scenario.scenario_loader import load_scenario
 from appliance.scenario.scenario_runner import DetectorCache, run_scenario
 from appliance.types import Detections
@@ -48,6 +49,15 @@ cameras:
 expect: [{rule: intruder, at: 2.0, between: [1, 4]}]
 others: never
 """
+
+
+def test_a_swept_network_has_labels_of_its_own(footage: Path) -> None:
+    plan = load_scenario(footage / "door.scenario.yaml")
+    own = replace(plan.config, detector=DetectorConfig(model="own.onnx", labels=Path("own.txt"), precision="fp32"))
+    sweep = read_sweep("detector.model=own.onnx,vedette-nano")
+    assert [sweep.change(own, each).detector for each in sweep.values] == [
+        own.detector, DetectorConfig(model="vedette-nano"),
+    ]  # fmt: skip
 
 
 @pytest.fixture

@@ -204,3 +204,37 @@ def test_what_the_site_file_names_is_not_pruned(folder: Path, capsys: pytest.Cap
     assert found["removed"] == ["vedette-nano@3"]
     (folder / "site.yaml").write_text(text.replace("@1", "@2"))
     assert vedette(capsys, "prune")["removed"] == ["vedette-nano@1"], "the site file here is read without a word"
+
+
+def test_the_network_of_the_second_look_is_not_pruned(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for version in ("1", "2"):
+        install_files(bundle_store(), *describe_network(OWN_MODEL, version))
+    text = "second_look: {model: vedette-nano@1}\ncameras: {gate: {url: 'rtsp://h/1'}}\n"
+    (folder / "site.yaml").write_text(text)
+    assert vedette(capsys, "prune")["removed"] == ["vedette-nano@2"]
+
+
+def test_a_folder_of_bundles_is_found_again_from_another_folder(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vedette(capsys, "export", OWN_MODEL, "nano-8", "--version", "8")
+    vedette(capsys, "publish", "nano-8", "--new", "--repository", "signed", "--keys", "keys")
+    vedette(capsys, "install", OWN_MODEL, "--from", "signed", "--root", "signed/metadata/1.root.json")
+    (folder / "elsewhere").mkdir()
+    monkeypatch.chdir(folder / "elsewhere")
+    assert vedette(capsys, "install", OWN_MODEL)["bundle"] == "vedette-nano@8"
+
+
+def test_a_camera_that_is_not_in_the_site_file_gets_no_network(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    manifest, files = describe_network(OWN_MODEL, "1")
+    install_files(bundle_store(), manifest, files)
+    (folder / "other.yaml").write_text("cameras: {gate: {url: 'rtsp://h/1'}}\n")
+    named = ("--camera", "gaet", "--config", "other.yaml")
+    for words in (["rollout", "vedette-nano@1", *named], ["install", "vedette-nano@1", "--use", *named]):
+        assert main(["models", *words]) == 2
+        assert "there is no camera `gaet` in the site file (there is: gate)" in capsys.readouterr().err
+    assert bundle_store().in_force().cameras == {}
+    vedette(capsys, "rollout", "vedette-nano@1", "--camera", "gate", "--config", "other.yaml")
+    assert list(bundle_store().in_force().cameras) == ["gate"]

@@ -219,3 +219,13 @@ def test_a_kill_before_new_keys_are_told_leaves_those_that_sign(publisher: Model
     publisher.signer.rotate("targets")
     publisher.publish("3", head=2)
     assert len([*keys.glob("targets-*.pem")]) == 1
+
+
+@pytest.mark.parametrize("lost", ["root-0", "root-1", "targets-0", "snapshot-0"])
+def test_a_lost_key_is_the_one_that_is_replaced(lost: str, publisher: ModelPublisher, site: TrustingSite) -> None:
+    (publisher.folder / "keys" / f"{lost}.pem").unlink()
+    publisher.signer.rotate(lost.partition("-")[0])
+    assert not [*(publisher.folder / "keys").glob("*.old")], "the keys that are here stay"
+    publisher.publish("2", head=1)
+    assert site.install("2") == NEW
+    publisher.signer.rotate("root")

@@ -39,6 +39,7 @@ from appliance.config import SiteConfig
 from appliance.core import ingest_supervisor
 from appliance.core.ingest_supervisor import DEATHS_MAX, IngestSupervisor
 from appliance.detect.bundle_maker import describe_network
+from appliance.detect.model_files import accurate_precisions, bundle_store, find_model
 from appliance.lab.prove_command import advise_command, prove_command
 from appliance.sandbox.sandbox import SandboxDied, SandboxTimeout, SandboxUnavailable
 from appliance.types import FrameBoxes
@@ -263,6 +264,38 @@ def test_a_candidate_in_force_is_compared_with_what_was_before_it(tmp_path: Path
         str(first), str(first), str(third), "picodet-s",
     ]  # fmt: skip
     assert opponent(site, table, "yard", str(third)) == str(first), "what was proven before"
+
+
+@pytest.mark.parametrize("named", ["auto", "vedette-nano"])
+def test_a_candidate_that_replaced_nothing_is_compared_with_what_comes_with_vedette(
+    named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its name alone means the bundle in force, which is the candidate itself."""
+    monkeypatch.setenv("VEDETTE_MODELS", str(tmp_path))
+    store = bundle_store()
+    ref = installed(store, "101")
+    store.put_in_force(ref, state="probation")
+    cameras = {"gate": {"url": "rtsp://127.0.0.1/x"}}
+    site = SiteConfig.model_validate({"cameras": cameras, "detector": {"model": named}}).for_ingest()
+    for camera in ("", "gate"):
+        other = opponent(site, store.in_force(), camera, str(ref))
+        assert find_model(other).path != find_model(str(ref)).path
+        assert accurate_precisions(other) == accurate_precisions(str(ref)), "both run in the same precision"
+        assert find_model(other, precision="int8").path.parent == find_model(other).path.parent
+
+
+def test_a_trial_on_some_cameras_proves_a_network_on_no_other(tmp_path: Path) -> None:
+    store = BundleStore(tmp_path / "bundles")
+    ref = installed(store, "101")
+    for camera in ("", "gate", "yard"):
+        store.put_in_force(ref, camera, state="probation")
+    report = report_of(ref, "not enough", kept=True)
+    assert "it was tried on door alone" in apply_outcome(store, ref, report, ["door"])
+    assert apply_outcome(store, ref, report, ["gate"]) == f"{ref} is proven on gate"
+    assert {name: slot.state for name, slot in store.in_force().pointers.items()} == {
+        "": "probation", "gate": "proven", "yard": "probation",
+    }  # fmt: skip
+    assert apply_outcome(store, ref, report) == f"{ref} is proven on all cameras, yard"
 
 
 def test_ingest_that_dies_with_a_network_on_probation_gets_the_one_before_back(tmp_path: Path) -> None:

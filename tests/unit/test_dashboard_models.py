@@ -25,7 +25,7 @@ from appliance.dashboard.proofs_api import NetworkProver, TryModel
 from appliance.dashboard.recording_jobs import JobRunning, RecordingJob, RecordingJobs
 from appliance.detect.bundle_maker import adopt_network
 from appliance.detect.model_download import ModelDownload
-from appliance.detect.model_files import bundle_store
+from appliance.detect.model_files import bundle_store, packaged_network
 from appliance.sandbox.sandbox import Sandbox
 from appliance.settings.settings_service import SettingsService
 from tests.support.dashboard_site import Site
@@ -210,7 +210,7 @@ def test_a_candidate_on_probation_is_compared_with_what_was_before_never_with_it
     with pytest.raises(JobRunning):
         prover.start(TryModel(model=str(candidate)), site.clock.now())
     site.close()
-    assert [each["now"]["model"] for each in begun] == ["vedette-nano"]
+    assert [each["now"]["model"] for each in begun] == [packaged_network()], "its name alone means the candidate"
 
 
 def test_a_trial_whose_report_the_disk_does_not_take_or_that_makes_no_sense_has_failed(

@@ -102,6 +102,13 @@ def test_earlier_pairs_are_kept_while_they_can() -> None:
     assert clear_mot(found, truth).switches == 0
 
 
+def test_two_objects_that_had_the_same_track_are_not_both_paired_with_its_box() -> None:
+    truth = [labelled((0.0, 1)), labelled((0.0, 2)), labelled((0.0, 1), (0.1, 2))]
+    found = [labelled((0.0, 7))] * 3
+    result = clear_mot(found, truth)
+    assert (result.missed, result.false, result.mota) == (1, 0, pytest.approx(1 - 1 / 4))
+
+
 def test_average_precision_is_right_on_a_case_done_by_hand() -> None:
     truth = [labelled((0, 1), (5, 2)).boxes]
     assert average_precision([labelled((0, 0.9), (20, 0.8), (5, 0.7))], truth) == pytest.approx(0.5 + 0.5 * 2 / 3)

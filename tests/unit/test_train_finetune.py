@@ -14,7 +14,8 @@ import pytest
 from onnx import numpy_helper
 
 from appliance.bundle.manifest import read_manifest
-from appliance.detect.bundle_maker import describe_file
+from appliance.detect.bundle_maker import describe_file, install_files
+from appliance.detect.model_files import accurate_precisions, bundle_store
 
 pytest.importorskip("torch", reason="training needs PyTorch: pip install '.[train]'")
 
@@ -76,6 +77,22 @@ def test_the_integers_answer_as_the_floats_do(start: Start, written: list[Path])
     floats, integers = (scores_of(path, start, lesson) for path in written)
     assert np.abs(floats - integers).max() < 0.15
     assert scores_of(OWN, start, lesson).max() > 0.5
+
+
+def test_the_integers_stand_in_where_they_are_measured_to_be_as_accurate(
+    written: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VEDETTE_MODELS", str(tmp_path))
+    figures = finetune.measured(OWN, written, [*pictures("gate", 60), *pictures("yard", 90)])
+    assert figures[0] == pytest.approx(figures[1], abs=0.01)
+    assert finetune.measured(OWN, [OWN], pictures("gate", 60)) == [1.0]
+    assert finetune.measured(OWN, [OWN], [TrainingPicture(np.zeros((64, 64, 3), np.uint8))]) == []
+    for measured, runs in ((figures, ("fp32", "int8")), ([0.9, 0.88], ("fp32",)), ([], ("fp32",))):
+        folder = tmp_path / f"bundle-{measured}"
+        manifest = finetune.write_bundle(written, folder, 9, measured)
+        install_files(bundle_store(), manifest, {name: (folder / name).read_bytes() for name in manifest.files})
+        assert accurate_precisions(str(manifest.ref)) == runs
+        bundle_store().remove(manifest.ref)
 
 
 def scores_of(path: Path, start: Start, lesson: TrainingPicture) -> np.ndarray:
