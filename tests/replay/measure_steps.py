@@ -83,7 +83,7 @@ class Bench:
         more = None
         if crops[1].need is not None:
             later = crops[2].more(crops[1].need)
-            more = (later.bytes, self._verdict(later.body, (*crops[2].pieces, *later.pieces)))
+            more = (later.bytes, self._verdict(later.body, (*crops[2].images, *later.images)))
         self.asked.append(Asked(frames[:2], crops[:2], more))
 
     def _verdict(self, body: wire.Escalation, shown: Any) -> wire.Verdict:
