@@ -60,11 +60,13 @@ class MisbehavingProxy:
         self.way = ""
 
     def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
+        while self._listener.fileno() >= 0:
+            try:
                 sock, _ = self._listener.accept()
-                self._open.add(sock)
-                threading.Thread(target=self._serve, args=(sock, self._way), daemon=True).start()
+            except OSError:  # a client that was gone before it was accepted, or the listener is closed
+                continue
+            self._open.add(sock)
+            threading.Thread(target=self._serve, args=(sock, self._way), daemon=True).start()
 
     def _serve(self, sock: socket.socket, way: str) -> None:
         with contextlib.suppress(OSError), sock:

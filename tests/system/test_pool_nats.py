@@ -37,7 +37,10 @@ def test_a_site_hears_the_workers_and_cannot_speak_for_them(binary: NatsBinary, 
 
 
 def test_a_site_that_may_not_listen_works_all_the_same(tmp_path: Path) -> None:
-    rights = users_of_the_example().replace(', "vedette_pool.status"]', "]")
+    rights = users_of_the_example().replace(
+        '"vedette_pool.status", "vedette.depot-7.wanted"]', '"vedette.depot-7.wanted"]'
+    )
+    assert rights != users_of_the_example()
     server = NatsServer(BINARIES[0], tmp_path / "nats", extra=rights).start()
     engine, _ = second_look(0.9)
     try:
