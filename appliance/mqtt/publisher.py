@@ -86,8 +86,8 @@ class MqttDeps:
 class _Commands:
     """Carries out commands of home automation, the last of each kind.
 
-    State: those that wait, and of these what was done and is not logged yet. Owner: the publisher's thread. A retained
-    command is refused: it would come again with every connection, whatever was decided since.
+    State: those that wait, and what was done and is not in the access log yet. Owner: the publisher's thread. A
+    retained command is refused: it would come again with every connection, whatever was decided since.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class _Commands:
         self._deps = deps
         self._drop = drop
         self._waiting: dict[str, bytes] = {}
-        self._done: dict[str, str] = {}
+        self._unlogged: list[str] = []
 
     def takes(self, message: ReceivedMessage) -> bool:
         """Keep a command, or refuse it; return False if the message is none."""
@@ -118,16 +118,17 @@ class _Commands:
         """Do what was commanded. Raises StoreError: what is not done is tried again."""
         for topic, body in list(self._waiting.items()):
             try:
-                done = self._done.pop(topic, "") or self._obey(topic, body)
+                done = self._obey(topic, body)
             except PreconditionError as error:
                 self._drop(f"a command was refused: {error}")
                 done = ""
-            if done:
-                self._done[topic] = done  # if the log cannot be written now, it is written with the next try
-                self._deps.log.write(_WHO, self._who, done)
-                del self._done[topic]
-                logger.warning("over MQTT: %s", done)
             del self._waiting[topic]
+            if done:
+                logger.warning("over MQTT: %s", done)
+                self._unlogged.append(done)
+        while self._unlogged:
+            self._deps.log.write(_WHO, self._who, self._unlogged[0])
+            del self._unlogged[0]
 
     def _obey(self, topic: str, body: bytes) -> str:
         """Carry out a command and return what was done, for the log; '' if nothing changed.

@@ -20,6 +20,7 @@ import pytest
 
 from appliance.base.backoff import Backoff
 from appliance.base.clock import SystemClock, local_weekday_minute
+from appliance.base.errors import StoreUnavailable
 from appliance.config import MqttConfig, SiteConfig
 from appliance.evidence.privacy import PrivacyRules
 from appliance.mqtt import publisher as publisher_module
@@ -492,6 +493,28 @@ def test_home_automation_chooses_a_profile_and_pauses_a_camera(
     assert [(row.who, row.what) for row in AccessLog(yard.db).newest()] == [
         ("MQTT", "ended the pause of yard"), ("MQTT", "paused yard"), ("MQTT", "chose the profile home"),
     ]  # fmt: skip
+
+
+def test_a_command_that_the_log_refuses_is_logged_later_and_the_next_one_is_obeyed(
+    site: Callable[..., PublishingSite], home: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written, write, refuses = [], AccessLog.write, [True]
+
+    def refused(log: AccessLog, who: str, address: str, what: str) -> None:
+        if refuses:
+            raise StoreUnavailable("the disk is full")
+        written.append(what)
+        write(log, who, address, what)
+
+    monkeypatch.setattr(AccessLog, "write", refused)
+    yard = site(commands=True)
+    until(lambda: home.kept.get("vedette/depot/armed") == b"ON")
+    for body, profile in ((b"OFF", "disarmed"), (b"ON", "armed")):
+        home.publish("vedette/depot/armed/set", body)
+        until(lambda profile=profile: yard.arming.profile == profile)
+    refuses.clear()
+    until(lambda: len(written) == 2)
+    assert written == ["disarmed the site", "armed the site"]
 
 
 @pytest.mark.parametrize("commands", [True, False])
