@@ -175,7 +175,7 @@ async function mark(value) {
 	try {
 		await review(page.dataset.id, value);
 		await refresh();
-		document.querySelector("#review button").focus();
+		if (document.activeElement === document.body) document.querySelector("#review button").focus(); // not if a person went on meanwhile
 	} catch (error) {
 		light("lost", error.message);
 	}
