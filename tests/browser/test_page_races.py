@@ -105,6 +105,18 @@ def test_a_review_during_a_refresh_ends_with_the_focus_on_what_takes_it_back(vis
     expect(page.locator("#review button", has_text="Undo")).to_be_focused()
 
 
+def test_who_went_on_while_a_review_was_saved_keeps_the_focus(visit: Visit) -> None:
+    page = visit("/alerts/walker")
+    held = Held(page, "**/alerts/walker")
+    page.get_by_role("button", name="Mark reviewed").click()
+    held.wait()
+    page.locator("#menu summary").focus()
+    held.release()
+    expect(page.locator("#review strong")).to_have_text("Reviewed")
+    page.wait_for_timeout(1000)  # a refresh that was asked for meanwhile runs 0.3 s later
+    expect(page.locator("#menu summary")).to_be_focused()
+
+
 def test_what_is_written_on_while_a_note_is_saved_stays(visit: Visit) -> None:
     page = visit("/alerts/walker")
     held = Held(page, "**/api/v1/alerts/walker/note")
