@@ -88,7 +88,17 @@ def _kinds(bundle: ModelEntry, cameras: Mapping[str, CameraConfig]) -> list[str]
     classes = {_PERSON} & wanted
     classes |= {"vehicle"} if wanted & _VEHICLES else set()
     classes |= wanted & _ANIMALS
-    return [kind for kind in bundle.unseen if kind.rpartition("_")[2] in classes]
+    return [kind for name, kinds in _by_class(bundle).items() if name in classes for kind in kinds]
+
+
+def _by_class(bundle: ModelEntry) -> dict[str, list[str]]:
+    """Return the figures by class. Where fixed cameras were measured, only that one: the others are of other views."""
+    classes: dict[str, list[str]] = {}
+    for kind in bundle.unseen:
+        classes.setdefault(kind.rpartition("_")[2], []).append(kind)
+    return {
+        name: [camera] if (camera := f"cameras_{name}") in bundle.unseen else kinds for name, kinds in classes.items()
+    }
 
 
 def _mean(bundle: ModelEntry, kinds: list[str]) -> float:
@@ -100,10 +110,7 @@ def _mean(bundle: ModelEntry, kinds: list[str]) -> float:
 
 def ap50_by_class(entry: ModelEntry) -> dict[str, float]:
     """Return the mean AP50 over the kinds of view, 0..1, for each class that was measured; {}: none was."""
-    classes: dict[str, list[float]] = {}
-    for kind, value in entry.unseen.items():
-        classes.setdefault(kind.rpartition("_")[2], []).append(value)
-    return {label: statistics.fmean(values) for label, values in classes.items()}
+    return {label: _mean(entry, kinds) for label, kinds in _by_class(entry).items()}
 
 
 VARIANT_KEY, BASE_KEY = "vedette_variant", "vedette_base_sha256"  # metadata that `models.export variant` writes

@@ -12,7 +12,7 @@ from appliance.base.errors import DetectorError
 from appliance.bundle.manifest import ModelEntry
 from appliance.cli.detector_check import measure_load
 from appliance.config import CameraConfig
-from appliance.detect.model_advice import LOAD_KEEP, LOAD_MAX, DetectorLoad, better_models
+from appliance.detect.model_advice import LOAD_KEEP, LOAD_MAX, DetectorLoad, ap50_by_class, better_models
 from appliance.detect.model_files import model_bundles
 from appliance.types import Detections
 
@@ -105,6 +105,18 @@ def test_the_load_is_measured_on_a_whole_frame_for_the_cameras_that_are_on() -> 
 
 def test_a_detector_that_fails_has_no_load() -> None:
     assert measure_load(Slow("out of memory"), {"a": camera()}) is None
+
+
+def test_where_fixed_cameras_were_measured_only_they_count() -> None:
+    figures = {"now": (1.0, 0.78, 0.2), "stills": (2.0, 0.78, 0.9), "cameras": (2.0, 0.9, 0.2)}
+    bundles = {
+        name: bundle(cost, cameras_person=cameras, stills_person=stills, traffic_vehicle=stills)
+        for name, (cost, cameras, stills) in figures.items()
+    }
+    load = DetectorLoad(0.01, 5)
+    assert [each.name for each in better_models("now", bundles, {"gate": camera("person")}, load)] == ["cameras"]
+    assert [each.name for each in better_models("now", bundles, {"gate": camera("car")}, load)] == ["stills"]
+    assert ap50_by_class(bundles["stills"]) == {"person": 0.78, "vehicle": 0.9}
 
 
 def test_the_catalogue_s_figures_speak_of_the_same_views() -> None:
