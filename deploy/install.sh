@@ -147,9 +147,28 @@ get_wheel() {  # sets wheel and version
 
 pip_install() { run "$place/bin/python" -m pip --disable-pip-version-check --no-input install -q "$@"; }
 
-build_version() {  # $opt/$version with everything in it; what a kill left half is made again
-  place=$opt/$version
-  [ -e "$place/.whole" ] && return 0
+choose_folder() {  # sets folder, in $opt, and what it is to be built of, which its .whole holds; card: an extra for TensorRT
+  card=''
+  if [ "$unit" = vedette ]; then
+    case $kind in
+      jetson) card=jetson ;;  # TensorRT is JetPack's
+      nvidia) card=tensorrt ;;
+    esac
+    [ -z "$card" ] || [ "$(cuda_of "$kind")" = 13 ] || card=$card-cu12
+  fi
+  digest=$(sha256sum "$wheel" 2>/dev/null | cut -c1-64)
+  built="$digest, $("$interpreter" -V 2>&1), $kind${card:+ $card}, $extras"
+  for folder in "$version" "$version~2"; do
+    [ "$(cat "$opt/$folder/.whole" 2>/dev/null)" != "$built" ] || return 0
+  done
+  folder=$version
+  # What is in use stays until the other is whole.
+  case $folder in "$(read_link current)" | "$(read_link previous)") folder=$version~2 ;; esac
+}
+
+build_version() {  # $opt/$folder with everything in it; what a kill left half is made again
+  place=$opt/$folder
+  [ "$(cat "$place/.whole" 2>/dev/null)" != "$built" ] || return 0
   run rm -rf "$place"
   site_packages=''
   [ "$kind" = jetson ] && site_packages=--system-site-packages  # TensorRT comes with JetPack, for its Python only
@@ -175,21 +194,16 @@ build_version() {  # $opt/$version with everything in it; what a kill left half 
     if [ -n "$locks" ] && [ -z "$named" ]; then pip_install --no-deps "$wheel"
     else pip_install "$wheel${named:+[$named]}"; fi
   }
-  if [ "$unit" = vedette ]; then
-    case $kind in
-      jetson) card=jetson ;;  # TensorRT is JetPack's
-      nvidia) card=tensorrt ;;
-      *) card='' ;;
-    esac
-    [ -z "$card" ] || [ "$(cuda_of "$kind")" = 13 ] || card=$card-cu12
-    # TensorRT's libraries are no wheels on the usual index: their build fetches NVIDIA's, which a closed site cannot reach.
-    [ -z "$card" ] || pip_install "$wheel[$card]" || say "no vedette[$card]: detector.backend tensorrt will refuse to start"
-  fi
+  # TensorRT's libraries are no wheels on the usual index: their build fetches NVIDIA's, which a closed site cannot reach.
+  [ -z "$card" ] || pip_install "$wheel[$card]" || {
+    built="$built, without $card"  # so the next installation tries again
+    say "no vedette[$card]: detector.backend tensorrt will refuse to start"
+  }
   case ",$extras," in *,gpu,*)  # onnxruntime and onnxruntime-gpu overwrite each other's files
     run "$place/bin/python" -m pip uninstall -q -y onnxruntime onnxruntime-gpu
     pip_install 'onnxruntime-gpu[cuda,cudnn]>=1.27,<2' ;;
   esac
-  run touch "$place/.whole"
+  [ -n "$dry" ] || echo "$built" >"$place/.whole"
 }
 
 unpack_locks() {
@@ -326,6 +340,7 @@ prepare() {
   # shellcheck disable=SC2046
   apt_install $(packages_for "$kind")
   get_wheel
+  choose_folder
 }
 
 interrupted() {
@@ -351,14 +366,14 @@ do_install() {
   interrupted
   current=$(read_link current)
   prepare
-  [ -z "$current" ] || [ "$current" = "$version" ] || die "$current is installed: \`upgrade\` brings another version and can go back"
-  say "Vedette $version for $kind, in $opt/$version"
+  [ -z "$current" ] || [ "${current%~*}" = "$version" ] || die "${current%~*} is installed: \`upgrade\` brings another version and can go back"
+  say "Vedette $version for $kind, in $opt/$folder"
   build_version
-  put_files "$version"
+  put_files "$folder"
   make_user
   make_folders
   [ -n "$dry" ] || echo "$kind $unit $extras" >"$opt/choices"
-  point current "$version"
+  point current "$folder"
   reload
   # shellcheck disable=SC2086
   if [ -n "$systemctl" ]; then run $systemctl enable "$unit"
@@ -368,7 +383,8 @@ do_install() {
     say "write /etc/vedette/worker.yaml ($files/vedette-worker.example.yaml has every key), then: systemctl start $unit"; return
   fi
   ctl restart "$unit" || true  # whoever waits says why
-  wait_until "$version" alive || { journal_end; say "it does not answer yet: journalctl -u $unit"; return 1; }
+  wait_until "$folder" alive || { journal_end; say "it does not answer yet: journalctl -u $unit"; return 1; }
+  case $folder in *~*) run rm -rf "$opt/$version" ;; *) run rm -rf "$opt/$version~2" ;; esac
   if [ "$unit" != vedette ]; then say "it runs; what it does: journalctl -u $unit"; return; fi
   say 'it runs; the address and the code for the first user: journalctl -u vedette | grep "Set this appliance up"'
 }
@@ -379,15 +395,15 @@ do_upgrade() {
   [ -n "$current" ] || die 'nothing is installed here: that is what install does'
   load_owner
   prepare
-  [ "$current" != "$version" ] || { say "$version is here already"; return; }
-  say "from $current to $version"
+  [ "${current%~*}" != "$version" ] || { say "$version is here already; \`install\` makes it anew, of another wheel or other extras"; return; }
+  say "from ${current%~*} to $version"
   build_version
-  [ -n "$dry" ] || ask "$version" files >/dev/null || die "the user vedette cannot run $opt/$version: nothing was changed"
+  [ -n "$dry" ] || ask "$folder" files >/dev/null || die "the user vedette cannot run $opt/$folder: nothing was changed"
   want=alive running=''
   if is_running; then
     running=1
     if [ "$unit" = vedette ] && ask "$current" state "$site" >/dev/null 2>&1; then want=ready
-    else say "$current is not ready now, so $version need only run"; fi
+    else say "${current%~*} is not ready now, so $version need only run"; fi
   fi
   [ -n "$dry" ] || { echo "$current to $version" >"$opt/changing"; undo=1; }
   ctl stop "$unit"
@@ -402,19 +418,19 @@ do_upgrade() {
   fi
   [ -n "$dry" ] || printf '%s\n' "$kept" >"$opt/kept"
   point previous "$current"
-  put_files "$version"
-  point current "$version"
+  put_files "$folder"
+  point current "$folder"
   reload
   [ -z "$running" ] || ctl start "$unit" || true
-  if [ -z "$running" ] || wait_until "$version" "$want"; then
+  if [ -z "$running" ] || wait_until "$folder" "$want"; then
     undo=''
     run rm -f "$opt/changing"
     [ -z "$kept" ] || run rm -f "$(dirname "$kept")/upgrade-failed"
     forget_versions
-    say "$version is in force${running:+ and ${want}}; \`vedette-install rollback\` goes back to $current"
+    say "$version is in force${running:+ and ${want}}; \`vedette-install rollback\` goes back to ${current%~*}"
     return
   fi
-  say "$version did not become $want within ${wait_s} s: going back to $current" >&2
+  say "$version did not become $want within ${wait_s} s: going back to ${current%~*}" >&2
   journal_end
   note_failure "$version"
   go_back
@@ -426,7 +442,7 @@ do_rollback() {
   cut_from='' word=''
   [ ! -r "$opt/changing" ] || read -r cut_from word _ <"$opt/changing"
   if [ "$word" = to ] && [ "$(read_link current)" = "$cut_from" ]; then
-    say "$cut_from is still in force: starting it"
+    say "${cut_from%~*} is still in force: starting it"
     [ "$(read_link previous)" != "$cut_from" ] || run rm -f "$opt/previous" "$opt/kept"
     put_files "$cut_from"
     reload
@@ -471,7 +487,7 @@ go_back() {  # every step may be the last one before a power cut: all of them ag
   ctl start "$unit" || true
   wait_until "$older" alive || { journal_end; die "$older does not answer either: journalctl -u $unit"; }
   run rm -f "$opt/previous" "$opt/kept" "$opt/changing"
-  say "$older is in force again"
+  say "${older%~*} is in force again"
 }
 
 forget_versions() {  # all but this one and the one before
@@ -487,7 +503,7 @@ do_status() {
   load_owner
   current=$(read_link current)
   [ -n "$current" ] || { say 'not installed'; return 1; }
-  say "version $current, before it $(read_link previous | grep . || echo none), appliance $kind"
+  say "version ${current%~*}, before it $(read_link previous | sed 's/~.*//' | grep . || echo none), appliance $kind"
   [ ! -e "$opt/changing" ] || say "cut off: $(cat "$opt/changing"); \`vedette-install rollback\` goes back"
   [ -z "$systemctl" ] || is_running || { say "$unit does not run"; return 1; }
   [ "$unit" = vedette ] || return 0
@@ -517,7 +533,7 @@ do_uninstall() {
 
 main() {
   root='' dry='' from='' sha256='' kind='' extras=unset listen=0.0.0.0:8080 wait_s=180 python='' apt=1 start=1 purge=''
-  systemctl=unset unit='' undo='' owner='' kept='' files='' updated=''
+  systemctl=unset unit='' undo='' owner='' kept='' files='' updated='' folder=''
   [ $# -gt 0 ] || { usage >&2; exit 2; }
   verb=$1; shift
   while [ $# -gt 0 ]; do

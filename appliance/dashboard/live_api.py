@@ -272,15 +272,15 @@ async def live_video(
     video only while something moves before it; `stream=sub`: of its second stream, where it has one for detection.
     `codec=h264`: of a camera that sends something else, its second stream where that is H.264, else a small copy of at
     most ten frames a second, which costs the appliance's processor; `n` says `instead`, which of the two.
-    A client that reads too slowly goes on at the newest key frame.
+    A client that reads too slowly goes on at the newest key frame. A camera that is named twice is refused.
     """
     if any(name not in cameras.configured or not visitor().sees(name) for name in camera):
         raise Problem(404, "There is no such camera among yours.")
+    if len(set(camera)) < len(camera):  # a message says by its number which camera it is of
+        raise Problem(422, "Name each camera once.")
     try:
-        viewer = hub.join(
-            list(dict.fromkeys(camera)), access.still(request), only_active=wanted.only_active, choice=wanted.choice
-        )
+        viewer = hub.join(camera, access.still(request), only_active=wanted.only_active, choice=wanted.choice)
     except TooManyViewers as error:
         raise Problem(503, sentence(error), {"Retry-After": "10"}) from None
-    tell_view(request, cameras=list(dict.fromkeys(camera)))
+    tell_view(request, cameras=camera)
     return ViewerResponse(viewer, MEDIA_TYPE)

@@ -265,7 +265,8 @@ class TargetSender:
             self._unrecorded[row.id] = _sent_message(self.name, self.target, message, result, self._clock.now())
             self._record(row.id, item)
         elif result.refused:
-            self._end(item, "given_up", result.error)
+            if self._end(item, "given_up", result.error) and result.status is not None:
+                notices.count_untold(row)
         else:
             with contextlib.suppress(StoreUnavailable):
                 notices.record_failure(row, result.error, doubtful=result.maybe)
@@ -324,16 +325,17 @@ class TargetSender:
             return
         del self._unrecorded[notice]
 
-    def _end(self, item: OpenNotice, state: NoticeState, reason: str) -> None:
-        """While the disk is full this is tried again later, and delays no other message."""
+    def _end(self, item: OpenNotice, state: NoticeState, reason: str) -> bool:
+        """Return True if it is recorded. While the disk is full this is tried later, and delays no other message."""
         try:
             self._deps.notices.end(item.row, state, reason)
         except StoreUnavailable as error:
             self._throttle.report(f"it cannot be recorded yet that {self.name} gets no message of an alert: {error}")
-            return
+            return False
         if state in {"withdrawn", "quiet", "forbidden", "given_up"}:
             logger.info("%s gets no message of alert %s: %s", self.name, item.row.alert, reason)
             self.count(state)
+        return True
 
 
 def _awaits_still(deps: NotifierDeps, target: Target, item: OpenNotice) -> bool:
@@ -460,6 +462,8 @@ class TargetConnection:
             self._succeeded()
         elif not result.refused:
             self._failed(result)
+        elif result.status is not None:
+            self._note_failure(result)
         return result
 
     async def close(self) -> None:
@@ -486,6 +490,10 @@ class TargetConnection:
             wait_s = min(wait_s, AWAY_S_MAX)
         wait_s = max(wait_s, result.after_s or 0.0)
         self._try_at = self._clock.monotonic() + wait_s
+        self._note_failure(result)
+
+    def _note_failure(self, result: SendResult) -> None:
+        """Say what the target did, also of one message that it refuses: others go on at once."""
         self._throttle.report(f"a message to {self._name} failed: {result.error}")
         self.failing_since = self._clock.now() if self.failing_since is None else self.failing_since
         self.error = result.error

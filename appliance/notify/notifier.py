@@ -201,8 +201,8 @@ class Notifier:
             is_late = row.window.expire_t <= now
             gone = "given up: the site file has no such target (any more)"
             self._give_up(row, f"given up after {hours:.3g} h: {why}" if is_late else gone)
-            if is_late and row.told_t is None and row.target in self._senders:
-                self._db.latencies.observe("told", now - row.created_t)
+            if is_late and row.target in self._senders:
+                self._notices.count_untold(row)
         for row in self._notices.overflow():
             self._give_up(row, "given up: too many messages wait for this target")
 

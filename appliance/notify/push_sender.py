@@ -79,6 +79,7 @@ class PushSender:
             return SendResult(ok=False, refused=True, later=True, error="Nobody wants to be told of it at this hour")
         taken, payload, sent = self._taken.setdefault(message.message_id, set()), _payload(message), 0
         failed: list[SendResult] = []
+        refusal: SendResult | None = None
         for each in wanted:
             if each.id not in taken:
                 result = await self._send_one(each, payload, message)
@@ -90,7 +91,9 @@ class PushSender:
                     logger.info(
                         "a browser of %s is notified no more: its subscription is gone", each.user or "the owner"
                     )
-                elif not result.refused:
+                elif result.refused:
+                    refusal = result
+                else:
                     failed.append(result)
         other_key = [each for each in failed if each.status in _OTHER_KEY]
         if taken and other_key:  # they never take it, and delay no other
@@ -99,9 +102,10 @@ class PushSender:
         while len(self._taken) > MESSAGES_REMEMBERED:
             self._taken.popitem(last=False)
         ok = not failed and bool(taken)
+        why = None if taken else failed[0] if failed else refusal
         return SendResult(
             ok=ok,
-            status=201 if ok else failed[0].status if failed and not taken else None,
+            status=201 if ok else why.status if why else None,
             refused=not failed and not taken,
             maybe=bool(taken) or any(each.maybe for each in failed),
             error="" if ok else failed[0].error if failed else "no browser takes it any more",

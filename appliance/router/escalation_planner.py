@@ -205,17 +205,13 @@ class EscalationPlanner:
     ) -> RoutePlan | None:
         """Return a new plan for an alert that stays at the edge, by the inputs `known`; None: its rule is gone.
 
-        `known`: the inputs of the first decision, with the result of the appliance's own second detection since.
-        requested: a person asks for it.
+        `known`: the inputs of the first decision, with the result of the appliance's own second detection since. Its
+        privacy and its load are not taken from there: those of now hold. requested: a person asks for it.
         """
         rule = self._rules.get(event.rule)
         if rule is None:
             return None
-        present = self._context.system_load
-        load = replace(
-            known.system_load, link_up=present.link_up, queue_age_s=present.queue_age_s,
-            pool_wait_s=present.pool_wait_s, gpu_hour=present.gpu_hour, offload=present.offload,
-        )  # fmt: skip
+        load = _system_load(self._context, alert, now)
         inputs = replace(known, privacy=self._context.privacy(event), system_load=load, audit_share=0.0, audit_of="")
         case = self._case(alert, rule, inputs, now, requested=requested)
         decision = decide(case, self._context.settings)
@@ -324,8 +320,6 @@ class EscalationPlanner:
     def _inputs(self, alert: Alert, event: Event, rule: str, now: float, *, own_words: bool) -> RouteInputs:
         tracks = self._tracks_of(alert, event)
         label, stability = self._subject(event, tracks)
-        limits = self._context.budget.limits(now)
-        left = [max(0.0, 1 - limit.spent / limit.amount) if limit.amount else 0.0 for limit in limits]
         return RouteInputs(
             label=event.label,
             severity=alert.severity,
@@ -334,11 +328,7 @@ class EscalationPlanner:
             stability=stability,
             calibrated=self._calibrated(label, stability),
             repeat=bool(tracks) and all(self._recent.is_repeat(rule, alert.severity, seen) for seen in tracks),
-            system_load=replace(
-                self._context.system_load,
-                off_peak_in_s=_off_peak_in_s(self._context, alert, now),
-                budget_left=round(min(left), _DIGITS) if left else None,
-            ),
+            system_load=_system_load(self._context, alert, now),
             crowd=self._tracks.crowd,
         )
 
@@ -363,11 +353,16 @@ class EscalationPlanner:
         return best.label, best.stability
 
 
-def _off_peak_in_s(context: RouterContext, alert: Alert, now: float) -> float | None:
-    hours = context.settings.off_peak
-    if hours is None or context.off_peak_in_s is None or alert.severity not in hours.severities:
-        return None
-    return context.off_peak_in_s(now)
+def _system_load(context: RouterContext, alert: Alert, now: float) -> SystemLoad:
+    """Return the load of now, with the off-peak hours of the alert's severity and what is left of the budget."""
+    left = [max(0.0, 1 - each.spent / each.amount) if each.amount else 0.0 for each in context.budget.limits(now)]
+    hours, until = context.settings.off_peak, context.off_peak_in_s
+    waits = hours is not None and alert.severity in hours.severities
+    return replace(
+        context.system_load,
+        off_peak_in_s=until(now) if waits and until is not None else None,
+        budget_left=round(min(left), _DIGITS) if left else None,
+    )
 
 
 def build_escalation(

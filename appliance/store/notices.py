@@ -200,6 +200,11 @@ class NoticeStore:
             )
             bump_rev(self._db, connection, row.alert)
 
+    def count_untold(self, row: NoticeRow) -> None:
+        """Count a first message that was given up as one that took all the time that it had."""
+        if row.told_t is None:
+            self._db.latencies.observe("told", row.window.expire_t - row.created_t)
+
     def of(self, alert: str) -> list[NoticeRow]:
         """Return the notices of an alert, by the name of the target."""
         return _notices(self._db, "SELECT * FROM notice WHERE alert = ? ORDER BY target", alert)

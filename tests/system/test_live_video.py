@@ -164,6 +164,7 @@ def test_signing_out_ends_the_stream(house: tuple[Site, str]) -> None:
     [
         ("camera=nowhere", 404, "There is no such camera among yours."),
         ("camera=gate&camera=nowhere", 404, "There is no such camera among yours."),
+        ("camera=gate&camera=gate&camera=dock", 422, "Name each camera once."),
         ("when=always", 422, "camera"),
         ("&".join(["camera=gate"] * 65), 422, "camera"),
         ("camera=gate&when=sometimes", 422, "when"),

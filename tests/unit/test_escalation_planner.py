@@ -193,6 +193,38 @@ def test_a_parked_car_that_was_asked_about_after_a_recheck_is_not_asked_about_ag
     assert (again.route.when, again.route.inputs.repeat) == ("never", True)
 
 
+def test_what_a_person_asks_for_once_the_appliance_is_cool_again_is_not_cut_to_crops() -> None:
+    street = Street(site(first="frames", router={"temperature_max_c": 70.0}))
+    street.context.system_load = SystemLoad(temperature_c=85.0)
+    street.see(walker(0), looks=3)
+    alert = street.alert(9, "info")
+    first = street.opened(alert)
+    assert first is not None
+    assert not asked(first)
+    for degrees, evidence in ((85.0, "crops"), (40.0, "frames")):
+        street.context.system_load = SystemLoad(temperature_c=degrees)
+        again = street.planner.reconsider(alert, first.event, first.route.inputs, street.t, requested=True)
+        assert again is not None
+        assert (again.route.evidence, again.route.inputs.system_load.temperature_c) == (evidence, degrees)
+
+
+def test_after_a_recheck_an_alert_waits_for_the_off_peak_hours_as_they_are_ahead_then() -> None:
+    street = Street(site(off_peak={"hours": ["01:00-06:00"], "severities": ["warning"]}))
+    begin_s = 100.0
+    street.context.off_peak_in_s = lambda now: max(0.0, begin_s - now)
+    claim = RecallClaim(chance_min=0.99, recall=0.99, recall_low=0.98, real=200, effective=200)
+    street.context.calibration = Calibration(labels={}, cameras={}, everything=GroupFit(claim=claim))
+    street.see(walker(0, score=0.55), looks=2)
+    first = street.opened(alert := street.alert(9))
+    assert first is not None
+    assert not asked(first)
+    known = replace(first.route.inputs, rechecked="confirmed")
+    for now, until_t in ((60.0, begin_s), (110.0, None)):
+        again = street.planner.reconsider(alert, first.event, known, now)
+        assert again is not None
+        assert (again.route.when, again.route.until_t) == ("later" if until_t else "now", until_t)
+
+
 def test_what_is_asked_about_an_earlier_run_says_nothing_of_its_tracks_now(street: Street) -> None:
     street.see(walker(0), looks=3)
     plan = street.opened(alert := street.alert(9))

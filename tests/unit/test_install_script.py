@@ -38,7 +38,7 @@ case $* in
   *'appliance.upgrade state '*)
     inforce=$(readlink "$ROOT/opt/vedette/current")
     [ "$(basename "$(dirname "$(dirname "$0")")")" = "$inforce" ] || exit 1  # another cannot ask it
-    answer=$(cat "$FAKES/answers/$inforce")
+    answer=$(cat "$FAKES/answers/${inforce%~*}")
     case "$answer $*" in ready* | alive*'--until alive') ;; *) exit 1 ;; esac ;;
   *'appliance.upgrade keep '*)
     mkdir -p "$FAKES/kept"; cp "$FAKES/database" "$FAKES/kept/database"; echo "$FAKES/kept" ;;
@@ -147,6 +147,54 @@ def test_an_installation_has_all_its_parts_and_doing_it_again_changes_no_file_of
     code, said = installed.do("install", version="2.0")
     assert (code, installed.link("current")) == (2, "1.0")
     assert "upgrade" in said
+
+
+def environments(machine: Machine) -> list[str]:
+    """The folders in which an environment was begun, in order."""
+    return re.findall(rf"-m venv {machine.opt}/(\S+)$", machine.log(), re.MULTILINE)
+
+
+def folders(machine: Machine) -> list[str]:
+    return sorted(path.name for path in machine.opt.iterdir() if path.is_dir() and not path.is_symlink())
+
+
+def test_other_extras_another_appliance_or_another_wheel_of_the_same_version_make_it_anew(installed: Machine) -> None:
+    """Beside the one that runs, which is deleted once the other one runs."""
+    for words, folder in ((["--extras", ""], "1.0~2"), (["--appliance", "intel"], "1.0")):
+        assert installed.do("install", *words, version="1.0")[0] == 0
+        assert (installed.link("current"), installed.running(), folders(installed)) == (folder, folder, [folder])
+    assert installed.do("install", version="1.0")[0] == 0
+    assert environments(installed) == ["1.0", "1.0~2", "1.0"], "the same once more builds nothing"
+    Path(installed.wheel("1.0")).write_text("corrected")
+    code, said = installed.do("install", version="1.0")
+    assert (code, installed.running(), folders(installed)) == (0, "1.0~2", ["1.0~2"]), said
+    assert "version 1.0, before it none" in installed.do("status")[1]
+    assert "here already" in installed.do("upgrade", version="1.0")[1]
+    assert "1.0 is installed" in installed.do("install", version="2.0")[1]
+    assert installed.do("upgrade", version="2.0")[0] == 0
+    assert "1.0 is in force again" in installed.do("rollback")[1]
+    assert installed.running() == "1.0~2"
+
+
+def test_an_environment_that_cannot_be_made_anew_leaves_the_one_that_runs(installed: Machine) -> None:
+    python, chosen = installed.fakes / "python3", (installed.opt / "choices").read_text()
+    python.write_text(PYTHON.replace("case $* in", "case $* in\n  *--require-hashes*) exit 1 ;;", 1))
+    assert installed.do("install", "--extras", "", version="1.0")[0] != 0
+    assert (installed.link("current"), installed.running()) == ("1.0", "1.0")
+    assert (installed.opt / "1.0" / ".whole").exists()
+    assert (installed.opt / "choices").read_text() == chosen
+    python.write_text(PYTHON)
+    assert installed.do("install", "--extras", "", version="1.0")[0] == 0
+    assert folders(installed) == ["1.0~2"]
+
+
+def test_a_corrected_wheel_of_a_version_that_failed_is_taken(installed: Machine) -> None:
+    installed.answer(v2_0="silent")
+    assert installed.do("upgrade", version="2.0")[0] == 1
+    Path(installed.wheel("2.0")).write_text("corrected")
+    installed.answer(v2_0="ready")
+    assert installed.do("upgrade", version="2.0")[0] == 0
+    assert (environments(installed), installed.running()) == (["1.0", "2.0", "2.0"], "2.0")
 
 
 def test_the_site_file_of_an_installation_is_one_that_vedette_takes(installed: Machine) -> None:

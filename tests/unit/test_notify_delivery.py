@@ -73,6 +73,30 @@ def test_a_message_that_was_given_up_as_too_late_uses_up_the_error_budget(site: 
     assert (counts["30"], counts["+Inf"]) == (1, 2), "the update of a1 is no first message"
 
 
+def test_a_target_that_refuses_each_message_fails_and_uses_up_the_error_budget(site: NotifyingSite) -> None:
+    refuses = SendResult(ok=False, status=400, refused=True, error="h answered 400")
+    made = target_sender(site, ScriptedSender(refuses, refuses))
+    site.alert("a1")
+    site.alert("a2")
+    go(made)
+    assert [site.notice(name).state for name in ("a1", "a2")] == ["given_up", "given_up"], "none is tried again"
+    status = made.status
+    assert (status.failing_since, status.error, status.failures, status.given_up) == (T0, "h answered 400", 2, 2)
+    counts = dict(site.db.latencies.read()["told"][0])
+    assert (counts["30"], counts["+Inf"]) == (0, 2)
+    site.alert("a3")
+    go(made)
+    assert (made.status.failing_since, site.notice("a3").state) == (None, "told")
+
+
+def test_a_message_that_nobody_wants_is_no_failure_of_its_target(site: NotifyingSite) -> None:
+    made = target_sender(site, ScriptedSender(SendResult(ok=False, refused=True, error="no browser has subscribed")))
+    site.alert()
+    go(made)
+    assert (site.notice().state, made.status.failing_since, made.status.failures) == ("given_up", None, 0)
+    assert "told" not in site.db.latencies.read()
+
+
 def target_sender(site: NotifyingSite, sender: ScriptedSender) -> TargetSender:
     return TargetSender("phone", site.targets["phone"], site.deps(), sender)
 

@@ -203,6 +203,9 @@ def test_a_key_that_every_service_refuses_is_a_failure_of_the_target(site: Site)
     site.service.statuses["/send/phone"] = 403
     result = site.send()
     assert (result.ok, result.refused, result.status) == (False, False, 403)
+    site.service.statuses["/send/phone"] = 400
+    result = site.send()
+    assert (result.ok, result.refused, result.status) == (False, True, 400)
 
 
 def test_a_message_that_one_browser_took_may_have_arrived_and_the_next_does_not_wait_long(site: Site) -> None:
