@@ -66,15 +66,11 @@ class RuleProposal:
             return f"{text} With score_min {self.score_min:.2f} none of them would have come" + (
                 f"; {kept}." if kept else "."
             )
-        text = f"{text} A higher score_min would cost too much: {kept}."
-        if self.height_min is not None:
-            return (
-                f"{text} With height_min {self.height_min:g} none of them would have come, and all that is right would."
-            )
-        if self.height_max is not None:
-            return (
-                f"{text} With height_max {self.height_max:g} none of them would have come, and all that is right would."
-            )
+        if self.lost:
+            text = f"{text} A higher score_min would cost too much: {kept}."
+        for key, limit in (("height_min", self.height_min), ("height_max", self.height_max)):
+            if limit is not None:
+                return f"{text} With {key} {limit:g} none of them would have come, and all that is right would."
         return f"{text} Ignore this place, if nothing matters there."
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,15 @@ def test_a_score_that_costs_what_is_right_is_not_proposed() -> None:
     assert "Ignore this place, if nothing matters there." in found.words
     within = only(propose([*FALSE, *RIGHT, *weak[:1]], camera()))
     assert (within.score_min, within.lost) == (0.59, 1), "one of eleven"
+
+
+@pytest.mark.parametrize("right", [[], RIGHT[:1]])
+def test_a_score_above_the_highest_is_not_said_to_cost_what_nobody_lost(right: list[ReviewedBox]) -> None:
+    sure = [seen(f"f{n}", 0.97) for n in range(3)]
+    certain = [replace(each, score=0.99) for each in right]
+    found = only(propose([*sure, *certain], camera()))
+    assert (found.score_min, found.lost) == (None, 0)
+    assert found.words.endswith("scores up to 0.97. Ignore this place, if nothing matters there.")
 
 
 def tall(height: float, n: int) -> ReviewedBox:
