@@ -154,17 +154,17 @@ class Renditions:
             self._task = None
 
     async def _make(self, key: Hashable, job: _Job) -> None:
-        began = self._clock.monotonic()
+        began, emptied = self._clock.monotonic(), self._kept.emptied
         try:
             source = await job.source()
             self._cuts.check_room(source.stat().st_size)
             written = await asyncio.to_thread(self._reader.rendition, source, job.path)
+            self._kept.keep(key, Rendition(job.path, written), job.path, written.bytes, emptied)
         except OSError as error:
             job.error = EvidenceError(f"the clip cannot be read: {error.strerror}")
         except (EvidenceError, SandboxError, StoreError) as error:
             job.error = error
         else:
-            self._kept.keep(key, Rendition(job.path, written), job.path, written.bytes)
             del self._jobs[key]
             self.made += 1
             self.bytes_made += written.bytes

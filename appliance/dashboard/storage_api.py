@@ -271,9 +271,10 @@ class Eraser:
 
     async def erase(self, camera: str, wanted: EraseSpan) -> ErasureReceipt:
         """Erase a span, and keep the receipt. Raises StoreError."""
-        receipt = await asyncio.to_thread(self._erase, camera, wanted)
-        self._copies.empty()
-        return receipt
+        try:
+            return await asyncio.to_thread(self._erase, camera, wanted)
+        finally:  # also where the receipt could not be kept
+            self._copies.empty()
 
     def _erase(self, camera: str, wanted: EraseSpan) -> ErasureReceipt:
         backups = [(each.name, each.made_t) for each in self._backups.report().backups]
