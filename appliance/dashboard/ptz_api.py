@@ -133,13 +133,15 @@ class PtzControl:
 
     async def close(self) -> None:
         """Stop what turns, and let go of all connections."""
-        for camera in self._turned.values():
-            self._disarm(camera)
-            if camera.turning:
-                with contextlib.suppress(SourceError):
-                    await camera.client.stop()
-            await camera.soap.close()
-        self._turned.clear()
+        for name in list(self._turned):
+            await self._let_go(self._turned.pop(name))
+
+    async def _let_go(self, camera: _TurnedCamera) -> None:
+        self._disarm(camera)
+        if camera.turning:
+            with contextlib.suppress(SourceError):
+                await camera.client.stop()
+        await camera.soap.close()
 
     async def _camera(self, name: str) -> _TurnedCamera:
         settings = self.cameras.get(name)
@@ -147,9 +149,7 @@ class PtzControl:
             raise Problem(404, f"Of a camera {name} the site file has no `onvif`: it cannot be turned from here.")
         known = self._turned.get(name)
         if known is not None and known.url != settings.onvif:
-            self._disarm(known)
-            del self._turned[name]
-            await known.soap.close()
+            await self._let_go(self._turned.pop(name))
         if name not in self._turned:
             with _in_words():
                 self._turned[name] = _TurnedCamera(settings.onvif, self._clock)
