@@ -148,7 +148,7 @@ def end_own_session(request: Request, access: AccessPart, session: str) -> list[
 
 
 @router.post("/second-factor", status_code=201)
-def begin_second_factor(access: AccessPart, given: GivenPassword, response: Response) -> SecondFactorSecret:
+def begin_second_factor(access: AccessPart, given: GivenPassword) -> SecondFactorSecret:
     """Make a secret for an authenticator app. Sign-ins ask for codes once a first was right. 409: they do already."""
     user = _checked(access, given.password)
     found = access.second_factor(user.name)
@@ -159,7 +159,6 @@ def begin_second_factor(access: AccessPart, given: GivenPassword, response: Resp
     row = access.second_factor(user.name)
     if row is None:
         raise Problem(409, "It was removed meanwhile; try again.")
-    response.headers["Cache-Control"] = "no-store"
     return SecondFactorSecret(secret=row.secret, qr=f"{API}/me/second-factor/qr.svg")
 
 
@@ -173,7 +172,7 @@ def second_factor_qr(access: AccessPart, templates: TemplatesPart) -> Response:
 
 
 @router.post("/second-factor/confirm")
-def confirm_second_factor(request: Request, access: AccessPart, given: GivenCode, response: Response) -> RecoveryCodes:
+def confirm_second_factor(request: Request, access: AccessPart, given: GivenCode) -> RecoveryCodes:
     """Give a first code of the app: from now on sign-ins ask for one. One's other sessions end."""
     user = _own(access)
     if wait_s := access.throttle.codes.wait_s(f"{user.name} {_WITHIN}"):
@@ -191,7 +190,6 @@ def confirm_second_factor(request: Request, access: AccessPart, given: GivenCode
         for each in own_sessions(request, access):
             if not each.here:
                 access.sessions.end(each.id)
-    response.headers["Cache-Control"] = "no-store"
     return RecoveryCodes(codes=codes)
 
 

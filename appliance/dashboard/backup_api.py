@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated
 
 from fastapi import Depends, Query, Request
-from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from pydantic import Field, SecretStr
 from starlette.responses import FileResponse
 
 from appliance.backup.backup_file import BYTES_MAX, FREE_BYTES_MIN, BackupSource, write_backup
@@ -56,10 +56,8 @@ class BackupReport(ApiModel):
     ready: ReadyRestore | None
 
 
-class MakeBackup(BaseModel):
+class MakeBackup(RequestModel, strict=True):
     """passphrase: the secrets are in it, sealed with this; '': they are not in it."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     evidence: Flag = False
     passphrase: Annotated[SecretStr, Field(max_length=200)] = SecretStr("")

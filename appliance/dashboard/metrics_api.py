@@ -30,7 +30,7 @@ from appliance.store.meter import Meter, MeterTotal, Metric, MetricName
 from appliance.store.savings import EnergyAccount
 from appliance.store.storage_report import StorageReportCache
 from appliance.store.verdict_stats import verdict_groups
-from appliance.types import AGE_EDGES_MS, HEALTH_KINDS, CameraStateName, DecodeState
+from appliance.types import AGE_EDGES_MS, HEALTH_KINDS, CameraStateName, Decision, DecodeState
 from appliance.web.routes import RouteList, provided
 
 Samples = Iterable[tuple[tuple[str, ...], float]]
@@ -226,13 +226,7 @@ class ApplianceCollector:
         counts = self.alert_counts.read().counts
         yield "vedette_alerts", [((), counts.total)]
         yield "vedette_alerts_to_review", [((), counts.to_review)]
-        verdicts = {
-            "confirmed": counts.confirmed,
-            "rechecked": counts.rechecked,
-            "rejected": counts.rejected,
-            "unsure": counts.unsure,
-        }
-        yield "vedette_verdicts", [((decision,), count) for decision, count in verdicts.items()]
+        yield "vedette_verdicts", [((decision,), getattr(counts, decision)) for decision in get_args(Decision)]
         yield (
             "vedette_opinions",
             [

@@ -10,13 +10,13 @@ from hashlib import sha256
 from typing import Annotated, Any, Literal
 
 from fastapi import Depends, Request
-from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from pydantic import Field, SecretStr
 
 from appliance.base.errors import PreconditionError, UsageError
 from appliance.config import DashboardSections, PushTarget, Target
 from appliance.dashboard.arming_api import ArmingPart
 from appliance.dashboard.deps import CoreProbes
-from appliance.dashboard.schemas import API, ApiModel, Flag
+from appliance.dashboard.schemas import API, ApiModel, Flag, RequestModel
 from appliance.dashboard.settings_api import Settings, settings_problems, user_of
 from appliance.notify.message import SendResult, SnoozeLinks, SnoozeOffer
 from appliance.notify.push_means import PushMeans
@@ -130,15 +130,13 @@ class TargetList(ApiModel):
     digest: str
 
 
-class SaveTarget(BaseModel):
+class SaveTarget(RequestModel):
     """A target's settings.
 
     A secret that is left empty stays as it is: url, topic, token, secret, authorization. Keys of the site file that are
     not here stay as well, and so does what the file says in more words (days of the quiet hours, or a choice of faults)
     where what is here did not change.
     """
-
-    model_config = ConfigDict(extra="forbid")
 
     base: Annotated[str, Field(max_length=64)]
     kind: Literal["ntfy", "webhook", "apprise", "push"]
@@ -276,10 +274,8 @@ def _section(
     return {key: value for key, value in section.items() if not stays.get(key)}, kept
 
 
-class Snooze(BaseModel):
+class Snooze(RequestModel):
     """For how long the target is told nothing of the camera; rule_only: of that rule of it."""
-
-    model_config = ConfigDict(extra="forbid")
 
     minutes: Literal[15, 60]
     rule_only: Flag = False

@@ -51,15 +51,10 @@ class PtzCommand(RequestModel):
         return self
 
 
-class PresetItem(ApiModel):
-    token: str
-    name: str
-
-
 class PtzReport(ApiModel):
     """presets: directions that are stored in the camera. turning: by us, now."""
 
-    presets: list[PresetItem]
+    presets: tuple[PtzPreset, ...]
     turning: bool
 
 
@@ -194,10 +189,7 @@ Control = Annotated[PtzControl, Depends(provided(PtzControl))]
 @router.get("/{name}/ptz")
 async def ptz(control: Control, name: str) -> PtzReport:
     """Where a camera can be sent. 404: the site file names no ONVIF address of it."""
-    presets = await control.presets(name)
-    return PtzReport(
-        presets=[PresetItem(token=each.token, name=each.name) for each in presets], turning=control.is_turning(name)
-    )
+    return PtzReport(presets=await control.presets(name), turning=control.is_turning(name))
 
 
 @router.post("/{name}/ptz")

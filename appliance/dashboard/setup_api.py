@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse
 
 from appliance.base.credentials import hashed, new_code
 from appliance.config import SiteIdentity, id_of
-from appliance.dashboard.camera_address import CAMERA_ID, VENDORS, CameraStreams, with_login
+from appliance.dashboard.camera_address import CAMERA_ID, VENDORS, CameraStreams, Vendor, with_login
 from appliance.dashboard.deps import DatabasePart, StorageRoot
 from appliance.dashboard.schemas import API, ApiModel, Flag, RequestModel
 from appliance.dashboard.settings_api import Settings, SettingsPart, SettingsReport, settings_problems, user_of
@@ -156,20 +156,14 @@ class RemovedCamera(SettingsReport):
     changed: list[str]
 
 
-class VendorItem(ApiModel):
-    name: str
-    main: str
-    sub: str
-
-
 class VendorList(ApiModel):
-    vendors: list[VendorItem]
+    vendors: tuple[Vendor, ...]
 
 
 @router.get("/vendors")
 def vendors() -> VendorList:
     """How the streams of common cameras are called."""
-    return VendorList(vendors=[VendorItem.model_validate(each) for each in VENDORS])
+    return VendorList(vendors=VENDORS)
 
 
 def _addressed(written: SiteText, name: str, wanted: CameraStreams) -> tuple[dict[str, str], dict[str, str]]:

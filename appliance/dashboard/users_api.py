@@ -238,7 +238,7 @@ def list_tokens(access: AccessPart) -> list[TokenItem]:
 
 
 @router.post("/tokens", status_code=201)
-def add_token(request: Request, access: AccessPart, wanted: AddToken, response: Response) -> NewToken:
+def add_token(request: Request, access: AccessPart, wanted: AddToken) -> NewToken:
     """Make a token for a program. It is in this response and nowhere else.
 
     From then on everybody signs in. A token cannot make a token with the scope `admin`.
@@ -251,7 +251,6 @@ def add_token(request: Request, access: AccessPart, wanted: AddToken, response: 
     with refusals(access):
         row = access.store.add_token(token, wanted.name, wanted.scope, visitor().name)
     request.state.about = row.name
-    response.headers["Cache-Control"] = "no-store"
     return NewToken.of_row(row, scope=row.role, token=token)
 
 

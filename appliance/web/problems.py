@@ -103,7 +103,7 @@ class ProblemResponse(JSONResponse):
             "status": problem.status,
             "detail": tell(problem.detail),
         }
-        super().__init__(body, problem.status, {"Cache-Control": "no-store", **problem.headers})
+        super().__init__(body, problem.status, problem.headers)
 
 
 def wants_page(path: str, accept: str) -> bool:
