@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import re
 import shutil
 import threading
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Annotated
@@ -27,7 +26,7 @@ from appliance.dashboard.schemas import API, ApiModel, Flag, RequestModel
 from appliance.dashboard.settings_api import SettingsPart
 from appliance.dashboard.users_api import refuse_token
 from appliance.web.auth import AccessPart
-from appliance.web.problems import Problem, refused_as
+from appliance.web.problems import Problem, alone, refused_as
 from appliance.web.routes import RouteList, provided
 from appliance.web.visitor import visitor
 
@@ -83,7 +82,7 @@ class SiteBackups:
         self._root = root
         self._settings = settings
         self._clock = clock
-        self._one_at_a_time = threading.Lock()
+        self._busy = threading.Lock()
 
     def report(self) -> BackupReport:
         found = []
@@ -167,14 +166,8 @@ class SiteBackups:
     def _upload(self) -> Path:
         return self._root / FOLDER / "upload.part"
 
-    @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
-        if not self._one_at_a_time.acquire(blocking=False):
-            raise Problem(409, "A backup or a restore is being made; try again when it is done.")
-        try:
-            yield
-        finally:
-            self._one_at_a_time.release()
+    def _alone(self) -> AbstractContextManager[None]:
+        return alone(self._busy, Problem(409, "A backup or a restore is being made; try again when it is done."))
 
 
 Backups = Annotated[SiteBackups, Depends(provided(SiteBackups))]

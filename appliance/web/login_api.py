@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import Annotated
 
 from fastapi import Header, Query, Request
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr
@@ -157,9 +157,8 @@ def choose_language(choice: LanguageChoice) -> JSONResponse:
     if choice.language and choice.language not in texts.catalogues():
         raise Problem(422, f"language: choose one of {', '.join(texts.catalogues())}, or nothing.")
     answer = JSONResponse({"language": choice.language})
-    same_site: Literal["lax"] = "lax"
     if choice.language:
-        answer.set_cookie(texts.COOKIE, choice.language, max_age=YEAR_S, httponly=True, samesite=same_site)
+        answer.set_cookie(texts.COOKIE, choice.language, max_age=YEAR_S, httponly=True, samesite="lax")
     else:
         answer.delete_cookie(texts.COOKIE)
     return answer

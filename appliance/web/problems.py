@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -89,6 +90,17 @@ def refused_as(answers: Mapping[type[Exception], int]) -> Iterator[None]:
     except tuple(answers) as error:
         status = next(status for kind, status in answers.items() if isinstance(error, kind))
         raise Problem(status, sentence(error)) from None
+
+
+@contextmanager
+def alone(lock: threading.Lock, refusal: Problem) -> Iterator[None]:
+    """Hold the lock meanwhile. Raise the problem where another request holds it."""
+    if not lock.acquire(blocking=False):
+        raise refusal
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 class ProblemResponse(JSONResponse):
