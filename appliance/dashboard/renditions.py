@@ -260,14 +260,16 @@ class LiveConversion:
     @property
     def codec(self) -> str:
         """The codec that is converted, as MP4 names it; '': none."""
-        return self._source.media_type.partition('"')[2][:4] if self._source is not None else ""
+        source = self._source  # the conversion's thread may end it meanwhile
+        return source.media_type.partition('"')[2][:4] if source is not None else ""
 
     @property
     def share(self) -> float | None:
         """The share of a core that it takes; None: it does not run, or has not for long enough to tell."""
-        if not self._costs or (lasted := self._costs[-1][0] - self._costs[0][0]) < COUNTED_S_MIN:
+        costs = list(self._costs)  # the conversion's thread may clear them meanwhile
+        if not costs or (lasted := costs[-1][0] - costs[0][0]) < COUNTED_S_MIN:
             return None
-        return sum(cost for _, cost in list(self._costs)[1:]) / lasted
+        return sum(cost for _, cost in costs[1:]) / lasted
 
     def convert(self, fragments: Sequence[Fragment]) -> list[Fragment]:
         """Return fragments in H.264 for these, which are as they are where they are H.264. Raise EvidenceError."""
