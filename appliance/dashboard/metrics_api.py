@@ -193,7 +193,8 @@ class ApplianceCollector:
         """Yield the families that have samples. Raise StoreError."""
         totals = self.meter.totals("start")
         metered = _metered(totals, [row.name for row in self.cameras.all()])
-        sources = (self._cameras(), metered, self._alerts(), self._targets(), self._services(), self._box(totals))
+        services = (self._mqtt(), self._storage(), self._process())
+        sources = (self._cameras(), metered, self._alerts(), self._targets(), *services, self._box(totals))
         for name, samples in (each for source in sources for each in source):
             text, *labels = FAMILIES[name]
             of_kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
@@ -246,11 +247,6 @@ class ApplianceCollector:
         yield "vedette_notify_failures_total", [((each.name,), each.failures) for each in found]
         yield "vedette_notify_waiting", [((each.name,), each.waiting) for each in found]
         yield "vedette_notify_failing", [((each.name,), each.failing_since is not None) for each in found]
-
-    def _services(self) -> Iterator[tuple[str, Samples]]:
-        yield from self._mqtt()
-        yield from self._storage()
-        yield from self._process()
 
     def _mqtt(self) -> Iterator[tuple[str, Samples]]:
         if self.probes.mqtt is not None:

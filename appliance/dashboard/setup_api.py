@@ -28,7 +28,7 @@ from appliance.settings.site_editor import SiteText
 from appliance.settings.yaml_edit import REMOVED, KeyPath, SiteChange
 from appliance.store.retention import delete_camera
 from appliance.types.accounts import UserRow, name_problem, same_name
-from appliance.web.auth import Access, AccessPart, SignedIn, address_of, signed_in, too_many_tries
+from appliance.web.auth import Access, AccessPart, SignedIn, address_of, check_wait, signed_in
 from appliance.web.problems import Problem, sentence
 from appliance.web.routes import RouteList, provided
 from appliance.web.sign_in_throttle import Guess
@@ -61,9 +61,7 @@ async def set_up(request: Request, access: AccessPart, settings: Settings, given
         raise Problem(409, SET_UP)
     address = address_of(request.scope)
     guess = Guess("the setup code", address, at_home=True)  # nobody's account: 40 bits, guessed slowly by each address
-    wait_s = access.throttle.wait_s(guess)
-    if wait_s:
-        raise too_many_tries(wait_s)
+    check_wait(access.throttle.wait_s(guess))
     if not hmac.compare_digest(_plain(given.code), _plain(access.setup_code)):
         access.throttle.wrong(guess)
         raise Problem(401, "That is not the code: it is in the console in which Vedette was started.")

@@ -253,9 +253,10 @@ class SystemReader:
             else:
                 cpu = (each.cpu_s - known) / (now - before.at)
             is_ingest = each.pid == ingest
+            child = "ingest" if is_ingest else "media sandbox" if SANDBOX in each.command else "child"
             found.append(
                 ProcessItem(
-                    name="core" if each.pid == core else "ingest" if is_ingest else _child_name(each.command),
+                    name="core" if each.pid == core else child,
                     pid=each.pid, uptime_s=round(each.uptime_s, 1), memory_bytes=each.memory_bytes,
                     proportional=each.proportional, cpu=round(max(0.0, cpu), 3), threads=each.threads,
                     restarts=max(0, health.ingest_starts - 1) if health and is_ingest else None,
@@ -364,10 +365,8 @@ def versions() -> dict[str, str]:
 
 
 def _shedding(shed: LoadShedding) -> SheddingItem:
-    return SheddingItem(
-        heat_step=shed.heat.step, memory_step=shed.memory.step, fps_share=shed.fps_share,
-        input_share=shed.input_share, offload=shed.offload, reasons=list(shed.faults.values()),
-    )  # fmt: skip
+    reasons = list(shed.faults.values())
+    return SheddingItem.of_row(shed, heat_step=shed.heat.step, memory_step=shed.memory.step, reasons=reasons)
 
 
 def _energy(account: EnergyAccount | None, watts: float | None) -> EnergyItem | None:
@@ -379,10 +378,6 @@ def _energy(account: EnergyAccount | None, watts: float | None) -> EnergyItem | 
         joules_per_camera_hour=per_hour if per_hour is None else round(per_hour, 1),
         joules_per_alert=per_alert if per_alert is None else round(per_alert, 1),
     )  # fmt: skip
-
-
-def _child_name(command: str) -> str:
-    return "media sandbox" if SANDBOX in command else "child"
 
 
 System = Annotated[SystemReader, Depends(provided(SystemReader))]

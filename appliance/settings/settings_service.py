@@ -273,7 +273,8 @@ class SettingsService:
     def _take(self, text: SiteText) -> None:
         self._waiting = self._put_in_force(text.config)
         self._running = text
-        logger.info("the site file is in force as changed%s", _waiting_text(self._waiting))
+        later = f"; {', '.join(self._waiting)} will be with the next start" if self._waiting else ""
+        logger.info("the site file is in force as changed%s", later)
 
 
 def _refuse_edit(path: Path, in_force: str, base: str) -> None:
@@ -303,7 +304,3 @@ def _secrets_beside(site_file: Path, secrets: Mapping[str, str]) -> Iterator[Non
         elif secrets:
             path.unlink(missing_ok=True)
         raise
-
-
-def _waiting_text(waiting: tuple[str, ...]) -> str:
-    return f"; {', '.join(waiting)} will be with the next start" if waiting else ""

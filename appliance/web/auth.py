@@ -303,10 +303,11 @@ AccessPart = Annotated[Access, Depends(provided(Access))]
 TemplatesPart = Annotated[Templates, Depends(provided(Templates))]
 
 
-def too_many_tries(wait_s: float) -> Problem:
-    """429 with the time to wait."""
-    seconds = int(wait_s) + 1
-    return Problem(429, f"Too many wrong tries; wait {seconds} s.", {"Retry-After": str(seconds)})
+def check_wait(wait_s: float) -> None:
+    """Raise Problem with the time to wait, which is 429, unless it is 0."""
+    if wait_s:
+        seconds = int(wait_s) + 1
+        raise Problem(429, f"Too many wrong tries; wait {seconds} s.", {"Retry-After": str(seconds)})
 
 
 def address_of(scope: Scope) -> str:

@@ -19,7 +19,7 @@ from appliance.base.clock import Clock
 from appliance.base.telemetry import LogThrottle
 from appliance.web import texts
 from appliance.web.acceptor import ServedAddress, address_in
-from appliance.web.auth import COOKIE, Access, address_of, too_many_tries
+from appliance.web.auth import COOKIE, Access, address_of, check_wait
 from appliance.web.problems import Problem, ProblemResponse, RouteMethods, wants_page
 from appliance.web.sign_in_throttle import Guess
 from appliance.web.visitor import NOBODY, OWNER, Visitor, set_visitor
@@ -264,9 +264,7 @@ class RequestGuard:
 
     def _of_bearer(self, given: str, address: str) -> Visitor | None:
         throttle, guess = self._access.throttle, Guess("", address)
-        wait_s = throttle.wait_s(guess)
-        if wait_s:
-            raise too_many_tries(wait_s)
+        check_wait(throttle.wait_s(guess))
         found = self._access.of_bearer(given)
         if found is None:
             throttle.wrong(guess)
