@@ -192,11 +192,11 @@ Target = Annotated[WebhookTarget | NtfyTarget | AppriseTarget | PushTarget, Fiel
 def signing_key(secret: SecretStr) -> bytes:
     """Return the bytes that sign: for `whsec_…` the bytes behind its base64, for anything else the text itself."""
     text = secret.get_secret_value()
-    if not text.startswith(SIGNING_PREFIX):
-        if len(text) < 8:
-            raise ValueError("is too short to sign with: 8 characters at least")
-        return text.encode()
     try:
-        return base64.b64decode(text.removeprefix(SIGNING_PREFIX), validate=True)
+        encoded = text.startswith(SIGNING_PREFIX)
+        key = base64.b64decode(text.removeprefix(SIGNING_PREFIX), validate=True) if encoded else text.encode()
     except binascii.Error:
         raise ValueError("what stands after whsec_ is not base64") from None
+    if len(key) < 8:
+        raise ValueError("is too short to sign with: 8 characters at least, or after whsec_ 8 bytes in base64")
+    return key

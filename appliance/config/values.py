@@ -70,7 +70,7 @@ def id_of(title: str, taken: Collection[str] = (), otherwise: str = "camera") ->
 class Schedule(ConfigModel):
     """When a rule is armed, in the appliance's own time zone. A span may run past midnight: `22:00-06:00`."""
 
-    days: Annotated[tuple[Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"], ...], Field(min_length=1)] = DAYS
+    days: Annotated[tuple[Day, ...], Field(min_length=1)] = DAYS
     hours: tuple[str, ...] = ("00:00-24:00",)
 
     @field_validator("hours")

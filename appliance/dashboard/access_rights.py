@@ -288,8 +288,8 @@ class ViewLog:
         if 0 <= now - self._written.get(key, -VIEW_EVERY_S) < VIEW_EVERY_S:
             return
         self._log.write(who, address, what, about, camera)
-        self._written[key] = now
-        self._written.move_to_end(key)
+        self._written.pop(key, None)
+        self._written[key] = now  # as the newest
         while len(self._written) > VIEWS_MAX:
             self._written.popitem(last=False)
 

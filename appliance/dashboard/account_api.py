@@ -21,7 +21,7 @@ from appliance.dashboard.openapi import media
 from appliance.dashboard.schemas import API, ApiModel, RequestModel
 from appliance.dashboard.users_api import SessionItem, refusals, sessions_of
 from appliance.types.accounts import Role, UserRow
-from appliance.web.auth import Access, AccessPart, TemplatesPart, too_many_tries
+from appliance.web.auth import Access, AccessPart, TemplatesPart, check_wait
 from appliance.web.problems import Problem
 from appliance.web.routes import RouteList
 from appliance.web.visitor import visitor
@@ -102,8 +102,7 @@ def _checked(access: Access, given: SecretStr) -> UserRow:
     A session that was left open can therefore change nothing of the account.
     """
     user = _own(access)
-    if wait_s := access.throttle.codes.wait_s(f"{user.name} {_WITHIN}"):
-        raise too_many_tries(wait_s)
+    check_wait(access.throttle.codes.wait_s(f"{user.name} {_WITHIN}"))
     if not is_password(given.get_secret_value(), user.password):
         access.throttle.codes.wrong(f"{user.name} {_WITHIN}")
         raise Problem(403, "That is not the password of now.")
@@ -148,7 +147,7 @@ def end_own_session(request: Request, access: AccessPart, session: str) -> list[
 
 
 @router.post("/second-factor", status_code=201)
-def begin_second_factor(access: AccessPart, given: GivenPassword, response: Response) -> SecondFactorSecret:
+def begin_second_factor(access: AccessPart, given: GivenPassword) -> SecondFactorSecret:
     """Make a secret for an authenticator app. Sign-ins ask for codes once a first was right. 409: they do already."""
     user = _checked(access, given.password)
     found = access.second_factor(user.name)
@@ -159,7 +158,6 @@ def begin_second_factor(access: AccessPart, given: GivenPassword, response: Resp
     row = access.second_factor(user.name)
     if row is None:
         raise Problem(409, "It was removed meanwhile; try again.")
-    response.headers["Cache-Control"] = "no-store"
     return SecondFactorSecret(secret=row.secret, qr=f"{API}/me/second-factor/qr.svg")
 
 
@@ -173,11 +171,10 @@ def second_factor_qr(access: AccessPart, templates: TemplatesPart) -> Response:
 
 
 @router.post("/second-factor/confirm")
-def confirm_second_factor(request: Request, access: AccessPart, given: GivenCode, response: Response) -> RecoveryCodes:
+def confirm_second_factor(request: Request, access: AccessPart, given: GivenCode) -> RecoveryCodes:
     """Give a first code of the app: from now on sign-ins ask for one. One's other sessions end."""
     user = _own(access)
-    if wait_s := access.throttle.codes.wait_s(f"{user.name} {_WITHIN}"):
-        raise too_many_tries(wait_s)
+    check_wait(access.throttle.codes.wait_s(f"{user.name} {_WITHIN}"))
     row = access.second_factor(user.name)
     if row is None or row.confirmed:
         raise Problem(409, "No second factor is being set up.")
@@ -191,7 +188,6 @@ def confirm_second_factor(request: Request, access: AccessPart, given: GivenCode
         for each in own_sessions(request, access):
             if not each.here:
                 access.sessions.end(each.id)
-    response.headers["Cache-Control"] = "no-store"
     return RecoveryCodes(codes=codes)
 
 

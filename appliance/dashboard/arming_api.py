@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from fastapi import Depends, Request
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from appliance.base.clock import iso_utc
 from appliance.base.errors import PreconditionError
-from appliance.dashboard.schemas import API, ApiModel, Flag
+from appliance.dashboard.schemas import API, ApiModel, Flag, RequestModel
 from appliance.rules.arming import PAUSE_S_MAX, Arming
 from appliance.web.problems import Problem, refused_as
 from appliance.web.routes import RouteList, provided
@@ -59,23 +59,20 @@ class ArmingReport(ApiModel):
     def of(cls, arming: Arming, camera: str | None = None) -> ArmingReport:
         """camera: pauses of this one alone."""
         state = arming.in_force()
-        return cls(
-            profile=state.name, by=state.by, since_t=state.since_t, until_t=state.until_t, following=state.following,
-            who=state.who, why=state.why, reports=arming.reports, profiles=arming.config.names,
+        return cls.of_row(
+            state, profile=state.name, reports=arming.reports, profiles=arming.config.names,
             week=bool(arming.config.schedule),
             pauses=[PauseItem.of_row(row) for row in arming.pauses.paused(camera) if visitor().sees(row.camera)],
             snoozes=[PauseItem.of_row(row) for row in arming.pauses.snoozed() if visitor().sees(row.camera)],
         )  # fmt: skip
 
 
-class ChooseProfile(BaseModel):
+class ChooseProfile(RequestModel, strict=True):
     """The choice of a profile, and when it ends.
 
     profile null: the week decides. until: when it ends: after `minutes`, at `until_t` (UTC seconds), with `turn` when
     the week turns to the next profile; none of them: when a person changes it.
     """
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     profile: Annotated[str, Field(max_length=32)] | None
     minutes: Minutes | None = None
@@ -84,10 +81,8 @@ class ChooseProfile(BaseModel):
     why: Why = ""
 
 
-class PauseCamera(BaseModel):
+class PauseCamera(RequestModel, strict=True):
     """rule '': all of the camera. It ends after `minutes` or at `until_t` (UTC seconds); minutes 0: now."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     rule: Annotated[str, Field(max_length=100)] = ""
     minutes: Annotated[float, Field(ge=0, le=PAUSE_S_MAX / 60)] | None = None

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import re
 import shutil
 import threading
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Annotated
 
 from fastapi import Depends, Query, Request
-from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from pydantic import Field, SecretStr
 from starlette.responses import FileResponse
 
 from appliance.backup.backup_file import BYTES_MAX, FREE_BYTES_MIN, BackupSource, write_backup
@@ -27,7 +26,7 @@ from appliance.dashboard.schemas import API, ApiModel, Flag, RequestModel
 from appliance.dashboard.settings_api import SettingsPart
 from appliance.dashboard.users_api import refuse_token
 from appliance.web.auth import AccessPart
-from appliance.web.problems import Problem, refused_as
+from appliance.web.problems import Problem, alone, refused_as
 from appliance.web.routes import RouteList, provided
 from appliance.web.visitor import visitor
 
@@ -56,10 +55,8 @@ class BackupReport(ApiModel):
     ready: ReadyRestore | None
 
 
-class MakeBackup(BaseModel):
+class MakeBackup(RequestModel, strict=True):
     """passphrase: the secrets are in it, sealed with this; '': they are not in it."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     evidence: Flag = False
     passphrase: Annotated[SecretStr, Field(max_length=200)] = SecretStr("")
@@ -85,7 +82,7 @@ class SiteBackups:
         self._root = root
         self._settings = settings
         self._clock = clock
-        self._one_at_a_time = threading.Lock()
+        self._busy = threading.Lock()
 
     def report(self) -> BackupReport:
         found = []
@@ -169,14 +166,8 @@ class SiteBackups:
     def _upload(self) -> Path:
         return self._root / FOLDER / "upload.part"
 
-    @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
-        if not self._one_at_a_time.acquire(blocking=False):
-            raise Problem(409, "A backup or a restore is being made; try again when it is done.")
-        try:
-            yield
-        finally:
-            self._one_at_a_time.release()
+    def _alone(self) -> AbstractContextManager[None]:
+        return alone(self._busy, Problem(409, "A backup or a restore is being made; try again when it is done."))
 
 
 Backups = Annotated[SiteBackups, Depends(provided(SiteBackups))]

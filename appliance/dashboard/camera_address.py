@@ -21,19 +21,19 @@ class Vendor:
 
     name: str
     main: str
-    sub: str = ""
+    sub: str
 
 
 # As the vendors' manuals have them, for the first channel; {host} is what the person types.
 VENDORS = (
-    Vendor("Other", "rtsp://{host}:554/"),
+    Vendor("Other", "rtsp://{host}:554/", ""),
     Vendor("Amcrest", "rtsp://{host}:554/cam/realmonitor?channel=1&subtype=0", "rtsp://{host}:554/cam/realmonitor?channel=1&subtype=1"),
     Vendor("Axis", "rtsp://{host}:554/axis-media/media.amp", "rtsp://{host}:554/axis-media/media.amp?resolution=640x360"),
     Vendor("Dahua", "rtsp://{host}:554/cam/realmonitor?channel=1&subtype=0", "rtsp://{host}:554/cam/realmonitor?channel=1&subtype=1"),
     Vendor("Hikvision", "rtsp://{host}:554/Streaming/Channels/101", "rtsp://{host}:554/Streaming/Channels/102"),
     Vendor("Reolink", "rtsp://{host}:554/h264Preview_01_main", "rtsp://{host}:554/h264Preview_01_sub"),
     Vendor("TP-Link Tapo, VIGI", "rtsp://{host}:554/stream1", "rtsp://{host}:554/stream2"),
-    Vendor("UniFi Protect", "rtsps://{host}:7441/"),
+    Vendor("UniFi Protect", "rtsps://{host}:7441/", ""),
 )  # fmt: skip
 # Of an address typed by hand: the first stream's name, and the second one's.
 _SECOND = tuple(

@@ -20,6 +20,7 @@ from appliance.store.savings import (
     DAY_H,
     MILLION,
     Bill,
+    GpuOffer,
     has_prices,
     price_each,
     price_idle,
@@ -131,17 +132,6 @@ class EngineCost(ApiModel):
     money_each: float | None
 
 
-class GpuOfferItem(ApiModel):
-    """The judge's GPU, spot or reserved, over the hours of the comparison. idle_hours: kept warm, unused."""
-
-    kind: str
-    hour: float
-    hours: float
-    idle_hours: float
-    total: float
-    per_verdict: float | None
-
-
 class CostReport(ApiModel):
     """priced: the site file names a price of asking. per_verdict: idle GPU included; null: there was no verdict.
 
@@ -156,7 +146,7 @@ class CostReport(ApiModel):
     days: list[DayCost]
     comparison: CostComparison | None
     engines: list[EngineCost]
-    offers: list[GpuOfferItem]
+    offers: tuple[GpuOffer, ...]
 
 
 class DayMoney(ApiModel):
@@ -252,11 +242,10 @@ class CostReader:
         begin, end = day_bounds(day)
         return price_idle(works, self.prices, min(1.0, (self.db.clock.now() - begin) / (end - begin)))
 
-    def _offers(self, rows: Sequence[DailyJudgeWork], verdicts: int, hours: float) -> list[GpuOfferItem]:
+    def _offers(self, rows: Sequence[DailyJudgeWork], verdicts: int, hours: float) -> tuple[GpuOffer, ...]:
         if not verdicts or not hours:
-            return []
-        found = price_offers(sum(row.judge_s for row in rows), verdicts, hours / DAY_H, self.costs.judge)
-        return [GpuOfferItem.model_validate(each) for each in found]
+            return ()
+        return price_offers(sum(row.judge_s for row in rows), verdicts, hours / DAY_H, self.costs.judge)
 
     def _engine(self, work: EngineWork) -> EngineCost:
         money = price_work(work, self.prices)

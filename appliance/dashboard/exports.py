@@ -9,7 +9,7 @@ import secrets
 import shutil
 import zipfile
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,6 +44,7 @@ logger = logging.getLogger(__name__)
 SPAN_S_MAX = 300.0  # a sandbox at a quarter of real time has done so much within its limit
 AROUND_S = 5.0  # of the recording on each side of an alert whose clip is gone
 CLIP, COVER, SUMS, ZIP = "clip.mp4", "cover.html", "SHA256SUMS", "export.zip"
+TELL_AGAIN_S, TELL_MAX = 10.0, 360  # for an hour; after a restart the row says so in any case
 WAITING_MAX = 3  # exports that are made or wait; more are refused
 ALERT_S_MAX = 3600.0  # the greatest `alerts.length_max_s`
 ALERTS_MAX = 500  # of a span, whose objects stay visible
@@ -64,20 +65,20 @@ class ExportOrder:
     hide: Hide
 
 
-class CoverSheet:
-    """Renders the cover sheet of an export, HTML, in the language of the request that it is made in. Pure."""
+def cover_sheet(templates: Templates, missed: float | None, row: ExportRow, clip: ClipFile) -> str:
+    """Return the cover sheet of an export, HTML, in the language of the request that it is made in.
 
-    def __init__(self, templates: Templates, missed: float | None) -> None:
-        """missed: the share of people whom the camera's network misses; None: not measured."""
-        self._templates = templates
-        self._missed = missed
+    missed: the share of people whom the camera's network misses; None: not measured.
+    """
+    page = templates.page(
+        "cover.html", row=row, clip=clip, missed=missed, file=CLIP, made=iso_utc(row.t),
+        begin=iso_utc(clip.t_start), end=iso_utc(clip.t_end),
+    )  # fmt: skip
+    return bytes(page.body).decode()
 
-    def render(self, row: ExportRow, clip: ClipFile) -> str:
-        page = self._templates.page(
-            "cover.html", row=row, clip=clip, missed=self._missed, file=CLIP, made=iso_utc(row.t),
-            begin=iso_utc(clip.t_start), end=iso_utc(clip.t_end),
-        )  # fmt: skip
-        return bytes(page.body).decode()
+
+Cover = Callable[[ExportRow, ClipFile], str]
+"""Renders the cover sheet of an export: `cover_sheet` in the templates of a site."""
 
 
 class ClipExporter:
@@ -104,7 +105,7 @@ class ClipExporter:
         self._openings: Counter[str] = Counter()
         self._minute = 0
 
-    async def begin(self, order: ExportOrder, cover: CoverSheet) -> ExportRow:
+    async def begin(self, order: ExportOrder, cover: Cover) -> ExportRow:
         """Begin an export, and return its row. Raise UsageError, PreconditionError, StoreError."""
         if order.camera not in self.cameras:
             raise UsageError("there is no such camera in the site file")
@@ -154,18 +155,26 @@ class ClipExporter:
     def _folder(self, row: ExportRow) -> Path:
         return inside(self._root, row.folder, EXPORTS)
 
-    async def _make(self, row: ExportRow, alert: AlertDetail | None, cover: CoverSheet) -> None:
+    async def _make(self, row: ExportRow, alert: AlertDetail | None, cover: Cover) -> None:
         try:
             async with self._turn:
                 clip = await asyncio.to_thread(self._make_clip, row, alert)
-            written = await asyncio.to_thread(_pack, self._folder(row), clip, cover.render(row, clip))
+            written = await asyncio.to_thread(_pack, self._folder(row), clip, cover(row, clip))
             made = await asyncio.to_thread(self.store.finished, row.id, size=written.bytes, sha256=written.sha256)
             if not made:  # it was deleted meanwhile, or its span erased
                 shutil.rmtree(self._folder(row), ignore_errors=True)
         except (EvidenceError, SandboxError, StoreError, OSError) as error:
             logger.warning("the export %s of %s cannot be made: %s", row.id, row.camera, error)
             shutil.rmtree(self._folder(row), ignore_errors=True)
-            await asyncio.to_thread(self.store.finished, row.id, problem=str(error))
+            await self._failed(row, str(error))
+
+    async def _failed(self, row: ExportRow, problem: str) -> None:
+        """Say that an export failed; where the disk is full, once it takes that: a page waits for it."""
+        for _ in range(TELL_MAX):
+            with contextlib.suppress(StoreError):
+                await asyncio.to_thread(self.store.finished, row.id, problem=problem)
+                return
+            await asyncio.sleep(TELL_AGAIN_S)
 
     def _make_clip(self, row: ExportRow, alert: AlertDetail | None) -> ClipFile:
         sources = self._sources(row, alert)

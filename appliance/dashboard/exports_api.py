@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
 from typing import Annotated
 from urllib.parse import quote
 
@@ -19,11 +20,11 @@ from appliance.base.clock import iso_utc
 from appliance.base.errors import ModelError, PreconditionError, UsageError
 from appliance.dashboard.alert_reader import AlertsPart
 from appliance.dashboard.deps import DatabasePart
-from appliance.dashboard.exports import CLIP, ZIP, ClipExporter, CoverSheet, ExportOrder
+from appliance.dashboard.exports import CLIP, ZIP, ClipExporter, ExportOrder, cover_sheet
 from appliance.dashboard.openapi import media
 from appliance.dashboard.recordings_api import kept_file
 from appliance.dashboard.schemas import API, ApiModel, RequestModel
-from appliance.dashboard.timeline_api import T_MAX
+from appliance.dashboard.timeline_api import Moment
 from appliance.detect.model_files import model_bundles
 from appliance.store.cameras import CameraStore
 from appliance.store.database import Database
@@ -40,7 +41,6 @@ router = RouteList(prefix=API, tags=["exports"])
 shared_router = RouteList(include_in_schema=False)
 ExporterPart = Annotated[ClipExporter, Depends(provided(ClipExporter))]
 Log = Annotated[AccessLog, Depends(provided(AccessLog))]
-Moment = Annotated[float, Field(ge=0, le=T_MAX, allow_inf_nan=False)]
 REFUSALS: Mapping[type[Exception], int] = {UsageError: 422, PreconditionError: 409}
 
 
@@ -132,9 +132,9 @@ class _Ordered:
         self._request = request
 
     async def begin(self, order: ExportOrder) -> ExportItem:
-        cover = CoverSheet(self._templates, await asyncio.to_thread(missed_people, self._db, order.camera))
+        missed = await asyncio.to_thread(missed_people, self._db, order.camera)
         with refused_as(REFUSALS):
-            row = await self.exporter.begin(order, cover)
+            row = await self.exporter.begin(order, partial(cover_sheet, self._templates, missed))
         hidden = "everything but the alert's objects" if order.hide == "surroundings" else "other people"
         self._request.state.camera = row.camera
         self._request.state.about = (
@@ -199,9 +199,7 @@ def remove_export(request: Request, exporter: ExporterPart, log: Log, export: st
 
 
 @router.post("/exports/{export}/link", status_code=201)
-def make_link(
-    request: Request, exporter: ExporterPart, log: Log, export: str, wanted: MakeLink, response: Response
-) -> SharedLinkItem:
+def make_link(request: Request, exporter: ExporterPart, log: Log, export: str, wanted: MakeLink) -> SharedLinkItem:
     """Make a link to an alert's exported clip that ends. It is in this response and nowhere else.
 
     Whoever has it sees this clip, and nothing else, without signing in. A new one replaces it. 409: it is no alert's.
@@ -213,7 +211,6 @@ def make_link(
     token = exporter.store.make_link(row.id, until_t)
     request.state.camera = row.camera
     request.state.about = f"{row.id}, until {iso_utc(until_t)}"
-    response.headers["Cache-Control"] = "no-store"
     base = exporter.public_url or str(request.base_url).rstrip("/")
     return SharedLinkItem(url=f"{base}/shared/{quote(token)}", until_t=until_t)
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Annotated
 from urllib.parse import quote, urlencode
 
 from fastapi import Depends
 
 from appliance.config import CameraConfig, LineRule
-from appliance.dashboard.schemas import API, ApiModel
+from appliance.dashboard.schemas import API
 from appliance.store.database import Database
 from appliance.store.reviews import ReviewedBox, reviewed_boxes
 from appliance.types import Box
@@ -57,8 +57,8 @@ class RuleProposal:
     lost: int
 
     @property
-    def words(self) -> str:
-        """Return the proposal as a sentence for a person."""
+    def sentences(self) -> str:
+        """Return the proposal in words for a person."""
         many = f"{len(self.alarms)} false alarms of {self.label}"
         text = f"{many} at this place and size, scores up to {self.score_high:.2f}."
         kept = f"of {self.right} that you called right, {self.lost or 'none'} would be missed" if self.right else ""
@@ -66,15 +66,11 @@ class RuleProposal:
             return f"{text} With score_min {self.score_min:.2f} none of them would have come" + (
                 f"; {kept}." if kept else "."
             )
-        text = f"{text} A higher score_min would cost too much: {kept}."
-        if self.height_min is not None:
-            return (
-                f"{text} With height_min {self.height_min:g} none of them would have come, and all that is right would."
-            )
-        if self.height_max is not None:
-            return (
-                f"{text} With height_max {self.height_max:g} none of them would have come, and all that is right would."
-            )
+        if self.lost:
+            text = f"{text} A higher score_min would cost too much: {kept}."
+        for key, limit in (("height_min", self.height_min), ("height_max", self.height_max)):
+            if limit is not None:
+                return f"{text} With {key} {limit:g} none of them would have come, and all that is right would."
         return f"{text} Ignore this place, if nothing matters there."
 
 
@@ -156,7 +152,8 @@ def _is_near(a: Box, b: Box) -> bool:
 router = RouteList(prefix=f"{API}/cameras", tags=["cameras"])
 
 
-class ProposalItem(ApiModel):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProposalItem(RuleProposal):
     """False alarms at one place propose a change of a rule.
 
     The change is `score_min` (null: that would cost too much), else a limit of height that nothing right meets, else
@@ -164,17 +161,6 @@ class ProposalItem(ApiModel):
     `editor`: the page where it can be tried, with the change made and not saved.
     """
 
-    rule: str
-    label: str
-    zone: str
-    place: Box
-    alarms: tuple[str, ...]
-    score_high: float
-    score_min: float | None
-    height_min: float | None
-    height_max: float | None
-    right: int
-    lost: int
     words: str
     editor: str
 
@@ -185,7 +171,7 @@ class ProposalItem(ApiModel):
         limits = {"score_min": found.score_min, "height_min": found.height_min, "height_max": found.height_max}
         query |= {key: f"{value:g}" for key, value in limits.items() if value is not None} or {"ignore": "1"}
         editor = f"/cameras/{quote(camera, safe='')}/edit?{urlencode(query)}"
-        return cls.of_row(found, editor=editor)
+        return cls(**asdict(found), words=found.sentences, editor=editor)
 
 
 class FalseAlarmReader:

@@ -8,13 +8,13 @@ from typing import Annotated, Literal
 from urllib.parse import quote, urlencode
 
 from fastapi import Depends, Query, Request, Response
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from appliance.base.clock import Clock
 from appliance.dashboard.access_rights import may
 from appliance.dashboard.alert_reader import PAGE_LENGTH, Before, cursor_of
 from appliance.dashboard.deps import CoreProbes, SystemHealth
-from appliance.dashboard.schemas import API, ApiModel
+from appliance.dashboard.schemas import API, ApiModel, NothingMore
 from appliance.notify.delivery import TargetStatus
 from appliance.store.cameras import CameraStore
 from appliance.store.health_events import HealthEventRow, HealthEventStore
@@ -128,12 +128,6 @@ class HealthPage(ApiModel):
 
     events: list[HealthItem]
     next: str | None
-
-
-class SeenChange(BaseModel):
-    """Nothing more to say: an empty object."""
-
-    model_config = ConfigDict(extra="forbid")
 
 
 class HealthReport(BaseModel):
@@ -278,7 +272,7 @@ def one_health_event(health: HealthPart, event: str) -> HealthItem:
 
 
 @router.post(f"{EVENTS}/{{event}}/seen")
-def see_health_event(health: HealthPart, event: str, change: SeenChange) -> HealthItem:
+def see_health_event(health: HealthPart, event: str, change: NothingMore) -> HealthItem:
     """Note that a person has seen it. If a view moved, is covered or black, the present view is learnt as right."""
     return health.mark_seen(event)
 

@@ -177,14 +177,11 @@ class LiveFiles:
         row = self._segments.latest(self._camera)
         if row is not None and self._clock.now() - row.t_end < RECORDED_S_MAX:
             return LiveFile(row.path, row.t_start, row.codec)
-        standby = self._in_memory()  # the disk takes nothing: the camera is seen all the same
+        memory = live_memory(self._root)  # the disk takes nothing: the camera is seen all the same
+        standby = None if memory is None else self._of_substream(memory)
         if standby is not None or row is None or self._clock.now() - row.t_end > STALE_S:
             return standby
         return LiveFile(row.path, row.t_start, row.codec)
-
-    def _in_memory(self) -> LiveFile | None:
-        memory = live_memory(self._root)
-        return None if memory is None else self._of_substream(memory)
 
     def _of_substream(self, root: Path | None = None) -> LiveFile | None:
         folder = (root or self._root) / SUBSTREAMS / self._camera
@@ -259,7 +256,7 @@ class LiveFeed:
         asked_at = watched_at = float("-inf")
         try:
             while self.viewers or self._clock.monotonic() - watched_at < LINGER_S:
-                if self.viewers and self._converts:
+                if self.viewers and self.conversion is not None and self.conversion.is_running:
                     watched_at = self._clock.monotonic()
                 try:
                     if self._clock.monotonic() - asked_at >= STORE_EVERY_S:
@@ -276,10 +273,6 @@ class LiveFeed:
             self._close_file("")
             if self.conversion is not None:
                 self.conversion.close()
-
-    @property
-    def _converts(self) -> bool:
-        return self.conversion is not None and self.conversion.is_running
 
     async def _read(self, read: Callable[[], list[Fragment]]) -> list[Fragment]:
         return await self._converted(await asyncio.to_thread(read))

@@ -30,7 +30,7 @@ from appliance.store.meter import Meter, MeterTotal, Metric, MetricName
 from appliance.store.savings import EnergyAccount
 from appliance.store.storage_report import StorageReportCache
 from appliance.store.verdict_stats import verdict_groups
-from appliance.types import AGE_EDGES_MS, HEALTH_KINDS, CameraStateName, DecodeState
+from appliance.types import AGE_EDGES_MS, HEALTH_KINDS, CameraStateName, Decision, DecodeState
 from appliance.web.routes import RouteList, provided
 
 Samples = Iterable[tuple[tuple[str, ...], float]]
@@ -193,7 +193,8 @@ class ApplianceCollector:
         """Yield the families that have samples. Raise StoreError."""
         totals = self.meter.totals("start")
         metered = _metered(totals, [row.name for row in self.cameras.all()])
-        sources = (self._cameras(), metered, self._alerts(), self._targets(), self._services(), self._box(totals))
+        services = (self._mqtt(), self._storage(), self._process())
+        sources = (self._cameras(), metered, self._alerts(), self._targets(), *services, self._box(totals))
         for name, samples in (each for source in sources for each in source):
             text, *labels = FAMILIES[name]
             of_kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
@@ -226,13 +227,7 @@ class ApplianceCollector:
         counts = self.alert_counts.read().counts
         yield "vedette_alerts", [((), counts.total)]
         yield "vedette_alerts_to_review", [((), counts.to_review)]
-        verdicts = {
-            "confirmed": counts.confirmed,
-            "rechecked": counts.rechecked,
-            "rejected": counts.rejected,
-            "unsure": counts.unsure,
-        }
-        yield "vedette_verdicts", [((decision,), count) for decision, count in verdicts.items()]
+        yield "vedette_verdicts", [((decision,), getattr(counts, decision)) for decision in get_args(Decision)]
         yield (
             "vedette_opinions",
             [
@@ -252,11 +247,6 @@ class ApplianceCollector:
         yield "vedette_notify_failures_total", [((each.name,), each.failures) for each in found]
         yield "vedette_notify_waiting", [((each.name,), each.waiting) for each in found]
         yield "vedette_notify_failing", [((each.name,), each.failing_since is not None) for each in found]
-
-    def _services(self) -> Iterator[tuple[str, Samples]]:
-        yield from self._mqtt()
-        yield from self._storage()
-        yield from self._process()
 
     def _mqtt(self) -> Iterator[tuple[str, Samples]]:
         if self.probes.mqtt is not None:

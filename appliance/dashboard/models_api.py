@@ -328,9 +328,9 @@ class ModelReader:
     def _item(self, name: str, entry: ModelEntry, state: ModelState, now: _Now) -> ModelItem:
         cost = entry.cost / now.entry.cost if entry.cost and now.entry is not None and now.entry.cost else None
         load = cost * now.load.share if cost is not None and now.load is not None else None
-        return ModelItem(
-            name=name, state=state, bytes=entry.bytes, licence=entry.licence, note=entry.note,
-            finds=ap50_by_class(entry), cost=cost, load=load, in_force=name == now.name, pull=self.puller.of(name),
+        return ModelItem.of_row(
+            entry, name=name, state=state, finds=ap50_by_class(entry), cost=cost, load=load, in_force=name == now.name,
+            pull=self.puller.of(name), shadow_bytes=0,
         )  # fmt: skip
 
     def _version(self, ref: BundleRef, manifest: BundleManifest, now: _Now) -> ModelItem:

@@ -10,13 +10,13 @@ from hashlib import sha256
 from typing import Annotated, Any, Literal
 
 from fastapi import Depends, Request
-from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from pydantic import Field, SecretStr
 
 from appliance.base.errors import PreconditionError, UsageError
 from appliance.config import DashboardSections, PushTarget, Target
 from appliance.dashboard.arming_api import ArmingPart
 from appliance.dashboard.deps import CoreProbes
-from appliance.dashboard.schemas import API, ApiModel, Flag
+from appliance.dashboard.schemas import API, ApiModel, Flag, RequestModel
 from appliance.dashboard.settings_api import Settings, settings_problems, user_of
 from appliance.notify.message import SendResult, SnoozeLinks, SnoozeOffer
 from appliance.notify.push_means import PushMeans
@@ -34,7 +34,6 @@ from appliance.web.routes import RouteList, provided
 router = RouteList(prefix=API, tags=["notifications"])
 snooze_router = RouteList(include_in_schema=False)
 
-NAME_PATTERN = r"^[a-z0-9][a-z0-9_-]{0,31}$"
 # The keys of a target's section that hold a secret, by kind; all of it goes to the secrets file.
 SECRET_KEYS: dict[str, tuple[str, ...]] = {
     "ntfy": ("url", "topic", "token"),
@@ -42,7 +41,8 @@ SECRET_KEYS: dict[str, tuple[str, ...]] = {
     "apprise": ("url",),
     "push": (),
 }
-Hours = Annotated[str, Field(pattern=r"^(([01]\d|2[0-3]):[0-5]\d-(([01]\d|2[0-3]):[0-5]\d|24:00))?$")]
+_SPAN = r"([01]\d|2[0-3]):[0-5]\d-(([01]\d|2[0-3]):[0-5]\d|24:00)"
+Hours = Annotated[str, Field(pattern=rf"^({_SPAN})?$")]
 Secret = Annotated[SecretStr, Field(max_length=2000)]
 _STATUS_FIELDS = ("failing_since", "error", "waiting", "told", "quiet", "failures")
 
@@ -130,14 +130,13 @@ class TargetList(ApiModel):
     digest: str
 
 
-class SaveTarget(BaseModel):
+class SaveTarget(RequestModel):
     """A target's settings.
 
     A secret that is left empty stays as it is: url, topic, token, secret, authorization. Keys of the site file that are
-    not here stay as well.
+    not here stay as well, and so does what the file says in more words (days of the quiet hours, or a choice of faults)
+    where what is here did not change.
     """
-
-    model_config = ConfigDict(extra="forbid")
 
     base: Annotated[str, Field(max_length=64)]
     kind: Literal["ntfy", "webhook", "apprise", "push"]
@@ -151,7 +150,7 @@ class SaveTarget(BaseModel):
     picture: Flag = False
     severity: Severity = "warning"
     health: Flag | None = None
-    quiet_hours: Hours = ""
+    quiet_hours: Annotated[str, Field(max_length=500, pattern=rf"^({_SPAN}(, {_SPAN})*)?$")] = ""
     urgent: Flag = False
 
 
@@ -168,11 +167,14 @@ def _items(context: NotifyContext) -> list[TargetItem]:
     statuses = {each.name: each for each in context.probes.targets()}
     found = []
     for name, target in context.targets.items():
-        status, quiet = statuses.get(name), target.quiet_hours
+        status = statuses.get(name)
         facts = {each: getattr(status, each) for each in _STATUS_FIELDS} if status else _NO_STATUS
-        hours = ", ".join(quiet.hours) if quiet else ""
-        found.append(TargetItem.of_row(target, name=name, quiet_hours=hours, **facts))
+        found.append(TargetItem.of_row(target, name=name, quiet_hours=_quiet_hours(target), **facts))
     return found
+
+
+def _quiet_hours(target: Target) -> str:
+    return ", ".join(target.quiet_hours.hours) if target.quiet_hours else ""
 
 
 def report_of(context: NotifyContext, settings: Settings) -> TargetList:
@@ -192,7 +194,7 @@ def save_target(request: Request, settings: Settings, target: str, wanted: SaveT
     known = service.running.config.notify.get(target)
     if known is not None and known.kind != wanted.kind:
         raise Problem(422, "A target keeps its kind: remove it, and add another.")
-    section, kept = _section(service.running, target, wanted, new=known is None)
+    section, kept = _section(service.running, target, wanted, known)
     with settings_problems():
         changes = (
             [SiteChange(("notify", target), {k: v for k, v in section.items() if v is not REMOVED})]
@@ -238,12 +240,14 @@ def tested(context: NotifyContext, name: str, push: PushMeans | None) -> TestOut
     return TestOutcome(ok=result.ok, status=result.status, seconds=round(result.seconds, 3), message=text)
 
 
-def _section(written: SiteText, name: str, wanted: SaveTarget, *, new: bool) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the keys of the site file, and the secrets beside it."""
+def _section(
+    written: SiteText, name: str, wanted: SaveTarget, known: Target | None
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the keys of the site file that change, and the secrets beside it. known: the target as it is in force."""
     keys = [key.upper() for key in SECRET_KEYS[wanted.kind]]
     stem, kept = written.free_stem(f"NOTIFY_{name.upper().replace('-', '_')}", keys, f"notify.{name}"), {}
     at = SEVERITIES.index(wanted.severity)
-    section: dict[str, Any] = {"kind": wanted.kind} if new else {}
+    section: dict[str, Any] = {} if known else {"kind": wanted.kind}
     for key in SECRET_KEYS[wanted.kind]:
         given = getattr(wanted, key).get_secret_value().strip()
         if given:
@@ -252,7 +256,7 @@ def _section(written: SiteText, name: str, wanted: SaveTarget, *, new: bool) -> 
     section |= {
         "enabled": wanted.enabled,
         "severities": list(SEVERITIES[at:]),
-        "quiet_hours": {"hours": [wanted.quiet_hours]} if wanted.quiet_hours else REMOVED,
+        "quiet_hours": {"hours": wanted.quiet_hours.split(", ")} if wanted.quiet_hours else REMOVED,
         "urgent": ["alert"] if wanted.urgent else REMOVED,
     }
     if wanted.health is not None:
@@ -261,13 +265,17 @@ def _section(written: SiteText, name: str, wanted: SaveTarget, *, new: bool) -> 
         section["picture"] = wanted.picture
     if wanted.kind in {"ntfy", "webhook"}:
         section["local"] = wanted.local
-    return section, kept
+    if known is None:
+        return section, kept
+    stays = {
+        "severities": known.severities[0] == wanted.severity, "quiet_hours": _quiet_hours(known) == wanted.quiet_hours,
+        "urgent": bool(known.urgent) == wanted.urgent, "health": bool(known.health) == wanted.health,
+    }  # fmt: skip
+    return {key: value for key, value in section.items() if not stays.get(key)}, kept
 
 
-class Snooze(BaseModel):
+class Snooze(RequestModel):
     """For how long the target is told nothing of the camera; rule_only: of that rule of it."""
-
-    model_config = ConfigDict(extra="forbid")
 
     minutes: Literal[15, 60]
     rule_only: Flag = False

@@ -16,13 +16,13 @@ from appliance.canary.candidates import CandidateStore, opponent
 from appliance.canary.judge import Outcome
 from appliance.canary.proof_store import PROOF_REPORT, ProofReport, ProofStore
 from appliance.config import DecisionConfig
+from appliance.dashboard.exports_api import Log
 from appliance.dashboard.models_api import NameModel
 from appliance.dashboard.recording_jobs import JobRunning, JobState, RecordingJob, RecordingJobs, model_places
 from appliance.dashboard.schemas import API, ApiModel
 from appliance.detect.model_files import bundle_store
 from appliance.detect.runtime_choice import with_remembered_runtime
 from appliance.store.archive import StorageArchive
-from appliance.store.users import AccessLog
 from appliance.web.problems import Problem, refused_as
 from appliance.web.routes import RouteList, provided
 
@@ -198,7 +198,6 @@ class NetworkProver:
 ProofPart = Annotated[ProofStore, Depends(provided(ProofStore))]
 CandidatesPart = Annotated[CandidateStore, Depends(provided(CandidateStore))]
 ProverPart = Annotated[NetworkProver, Depends(provided(NetworkProver))]
-Log = Annotated[AccessLog, Depends(provided(AccessLog))]
 
 
 @router.get("")

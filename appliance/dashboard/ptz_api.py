@@ -51,15 +51,10 @@ class PtzCommand(RequestModel):
         return self
 
 
-class PresetItem(ApiModel):
-    token: str
-    name: str
-
-
 class PtzReport(ApiModel):
     """presets: directions that are stored in the camera. turning: by us, now."""
 
-    presets: list[PresetItem]
+    presets: tuple[PtzPreset, ...]
     turning: bool
 
 
@@ -133,13 +128,15 @@ class PtzControl:
 
     async def close(self) -> None:
         """Stop what turns, and let go of all connections."""
-        for camera in self._turned.values():
-            self._disarm(camera)
-            if camera.turning:
-                with contextlib.suppress(SourceError):
-                    await camera.client.stop()
-            await camera.soap.close()
-        self._turned.clear()
+        for name in list(self._turned):
+            await self._let_go(self._turned.pop(name))
+
+    async def _let_go(self, camera: _TurnedCamera) -> None:
+        self._disarm(camera)
+        if camera.turning:
+            with contextlib.suppress(SourceError):
+                await camera.client.stop()
+        await camera.soap.close()
 
     async def _camera(self, name: str) -> _TurnedCamera:
         settings = self.cameras.get(name)
@@ -147,9 +144,7 @@ class PtzControl:
             raise Problem(404, f"Of a camera {name} the site file has no `onvif`: it cannot be turned from here.")
         known = self._turned.get(name)
         if known is not None and known.url != settings.onvif:
-            self._disarm(known)
-            del self._turned[name]
-            await known.soap.close()
+            await self._let_go(self._turned.pop(name))
         if name not in self._turned:
             with _in_words():
                 self._turned[name] = _TurnedCamera(settings.onvif, self._clock)
@@ -194,10 +189,7 @@ Control = Annotated[PtzControl, Depends(provided(PtzControl))]
 @router.get("/{name}/ptz")
 async def ptz(control: Control, name: str) -> PtzReport:
     """Where a camera can be sent. 404: the site file names no ONVIF address of it."""
-    presets = await control.presets(name)
-    return PtzReport(
-        presets=[PresetItem(token=each.token, name=each.name) for each in presets], turning=control.is_turning(name)
-    )
+    return PtzReport(presets=await control.presets(name), turning=control.is_turning(name))
 
 
 @router.post("/{name}/ptz")

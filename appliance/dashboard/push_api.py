@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import Request
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from starlette.responses import FileResponse, JSONResponse
 
 from appliance.base.errors import UsageError
 from appliance.config import PushTarget
 from appliance.dashboard.notify_api import Hours, NotifyContext, NotifyPart, TestOutcome, tested
-from appliance.dashboard.schemas import API, ApiModel, Flag
+from appliance.dashboard.schemas import API, ApiModel, Flag, RequestModel
 from appliance.dashboard.settings_api import Settings, SettingsPart, settings_problems, user_of
 from appliance.settings.yaml_edit import SiteChange
 from appliance.store.push_subscriptions import PushPreference, PushSubscription
@@ -73,28 +73,22 @@ class BrowserList(ApiModel):
     preferences: PreferenceItem = PreferenceItem()
 
 
-class SavePreferences(BaseModel):
+class SavePreferences(RequestModel):
     """Preferences of a person, on all of their browsers."""
-
-    model_config = ConfigDict(extra="forbid")
 
     severity: Severity
     quiet_hours: Hours = ""
     urgent: Flag = False
 
 
-class NewPushTarget(BaseModel):
+class NewPushTarget(RequestModel):
     """public_url: the address that the visitor has opened; '': only this machine reaches it."""
-
-    model_config = ConfigDict(extra="forbid")
 
     public_url: Annotated[str, Field(max_length=200, pattern=r"^(https://[^\s/]+/?)?$")] = ""
 
 
-class Subscribe(BaseModel):
+class Subscribe(RequestModel):
     """A subscription as the browser makes it; the keys in base64url."""
-
-    model_config = ConfigDict(extra="forbid")
 
     endpoint: Annotated[str, Field(max_length=1000)]
     p256dh: Annotated[str, Field(max_length=200)]
@@ -121,7 +115,7 @@ def browsers_of(context: NotifyContext) -> BrowserList:
     preference = context.push.subscriptions.preferences().get(visitor().name, PushPreference())
     return BrowserList(
         key=context.push.key.public, target=context.push_target,
-        browsers=[BrowserItem(id=each.id, user=each.user, label=each.label, created_t=each.created_t) for each in own],
+        browsers=[BrowserItem.of_row(each) for each in own],
         preferences=PreferenceItem.of_row(preference),
     )  # fmt: skip
 

@@ -106,7 +106,7 @@ class RecordingJobs:
         readable = (self._root / SEGMENTS, self._root / PREROLL, *models)
         with self._lock:
             if self._running is not None or self._closed:
-                raise JobRunning("Another job is at work on the recording; wait for it, or cancel it.")
+                raise JobRunning("another job is at work on the recording; wait for it, or cancel it")
             job = RecordingJob(secrets.token_hex(8), kind, camera, self._clock.now(), about)
             sandbox = self._make(
                 JOB_FUNCTIONS, LIMITS, SandboxFolders(readable=readable), raises=(SourceError, ModelError)

@@ -155,11 +155,12 @@ class KeptFiles(Generic[Kept]):
     """Files made for somebody, kept while somebody uses them.
 
     State: at most `CUTS_MAX` files of `CUTS_BYTES_MAX` together; the one used longest ago goes first, and each after
-    `CUT_S_MAX` without a request. Owner: the event loop's thread.
+    `CUT_S_MAX` without a request; how often they were `emptied`. Owner: the event loop's thread.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
+        self.emptied = 0
         self._files: OrderedDict[Hashable, _KeptFile[Kept]] = OrderedDict()
         self._drops_at = 0.0  # when the last timer ends that looks for what nobody asked for
 
@@ -172,14 +173,22 @@ class KeptFiles(Generic[Kept]):
         self._files.move_to_end(key)
         return kept.value
 
-    def keep(self, key: Hashable, value: Kept, path: Path, size: int) -> None:
-        """Keep a file of `size` bytes, and drop what is one too many."""
+    def keep(self, key: Hashable, value: Kept, path: Path, size: int, emptied: int) -> None:
+        """Keep a file of `size` bytes, and drop what is one too many.
+
+        emptied: as it was when the file was begun. If it is more now, the file may show what was erased: it is deleted.
+        Raise EvidenceError then.
+        """
+        if emptied != self.emptied:
+            path.unlink(missing_ok=True)
+            raise EvidenceError("something was erased while it was made; ask again")
         self._files[key] = _KeptFile(value, path, size, self._clock.monotonic())
         self.drop_old()
         self._drop_later()
 
     def empty(self) -> None:
         """Delete all of them: what they were made of was erased."""
+        self.emptied += 1
         for each in self._files.values():
             with contextlib.suppress(OSError):
                 each.path.unlink()
@@ -250,10 +259,11 @@ class RecordingCuts:
                 return kept
             self._kept.drop_old()
             self._number += 1
+            emptied = self._kept.emptied
             made = await asyncio.to_thread(self._cut, camera, t0, t1, self._root / CUTS / f"{self._number}.mp4")
             self.cuts += 1
             self.bytes_cut += made.clip.written.bytes
-            self._kept.keep(key, made, made.path, made.clip.written.bytes)
+            self._kept.keep(key, made, made.path, made.clip.written.bytes, emptied)
         return made
 
     def expect(self) -> None:

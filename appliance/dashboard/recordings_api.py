@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import quote, urlencode
@@ -140,8 +139,12 @@ async def recording(
     if converted:
         if t1 - t0 > RENDITION_S_MAX:
             raise Problem(422, f"At most {RENDITION_S_MAX / 60:g} minutes are converted at a time.")
+
+        async def source() -> Path:
+            return (await cuts.get(name, t0, t1)).path
+
         async with as_problems():
-            found = await renditions.ask((name, t0, t1), partial(_path_of, cuts, name, t0, t1))
+            found = await renditions.ask((name, t0, t1), source)
         if isinstance(found, float):
             return in_progress(found)
         query, size, bytes_ = {**query, "codec": "h264"}, even_size(*size), found.written.bytes
@@ -152,10 +155,6 @@ async def recording(
         sound=clip.sound,
         note=clip.note,
     )  # fmt: skip
-
-
-async def _path_of(cuts: RecordingCuts, name: str, t0: float, t1: float) -> Path:
-    return (await cuts.get(name, t0, t1)).path
 
 
 def in_progress(share: float) -> Response:

@@ -154,17 +154,17 @@ class Renditions:
             self._task = None
 
     async def _make(self, key: Hashable, job: _Job) -> None:
-        began = self._clock.monotonic()
+        began, emptied = self._clock.monotonic(), self._kept.emptied
         try:
             source = await job.source()
             self._cuts.check_room(source.stat().st_size)
             written = await asyncio.to_thread(self._reader.rendition, source, job.path)
+            self._kept.keep(key, Rendition(job.path, written), job.path, written.bytes, emptied)
         except OSError as error:
             job.error = EvidenceError(f"the clip cannot be read: {error.strerror}")
         except (EvidenceError, SandboxError, StoreError) as error:
             job.error = error
         else:
-            self._kept.keep(key, Rendition(job.path, written), job.path, written.bytes)
             del self._jobs[key]
             self.made += 1
             self.bytes_made += written.bytes
@@ -260,14 +260,16 @@ class LiveConversion:
     @property
     def codec(self) -> str:
         """The codec that is converted, as MP4 names it; '': none."""
-        return self._source.media_type.partition('"')[2][:4] if self._source is not None else ""
+        source = self._source  # the conversion's thread may end it meanwhile
+        return source.media_type.partition('"')[2][:4] if source is not None else ""
 
     @property
     def share(self) -> float | None:
         """The share of a core that it takes; None: it does not run, or has not for long enough to tell."""
-        if not self._costs or (lasted := self._costs[-1][0] - self._costs[0][0]) < COUNTED_S_MIN:
+        costs = list(self._costs)  # the conversion's thread may clear them meanwhile
+        if not costs or (lasted := costs[-1][0] - costs[0][0]) < COUNTED_S_MIN:
             return None
-        return sum(cost for _, cost in list(self._costs)[1:]) / lasted
+        return sum(cost for _, cost in costs[1:]) / lasted
 
     def convert(self, fragments: Sequence[Fragment]) -> list[Fragment]:
         """Return fragments in H.264 for these, which are as they are where they are H.264. Raise EvidenceError."""

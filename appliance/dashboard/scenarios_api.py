@@ -26,7 +26,7 @@ from appliance.scenario.scenario_exporter import KeepOptions, ScenarioExporter
 from appliance.scenario.scenario_file import ReviewedAs
 from appliance.scenario.scenario_store import NOTE_LENGTH_MAX, StoredScenario
 from appliance.store.alerts import AlertDetail
-from appliance.web.problems import Problem, refused_as
+from appliance.web.problems import Problem, refused_as, sentence
 from appliance.web.routes import RouteList, provided
 from appliance.web.texts import N_
 
@@ -260,4 +260,4 @@ def _prove(exporter: ScenarioExporter, jobs: RecordingJobs, stored: StoredScenar
         task = {"file": str(folder / f"{stored.name}.scenario.yaml"), "model_folder": models, "way": way}
         jobs.start("run_scenario", stored.card.camera, task, (folder, *readable), about, ended=ended)
     except (JobRunning, ModelError) as error:
-        exporter.store.note_proof(stored, "not run", str(error))
+        exporter.store.note_proof(stored, "not run", sentence(error))

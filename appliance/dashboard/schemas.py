@@ -13,7 +13,7 @@ from appliance.store.alert_rows import AlertRow, EvidenceRow, EvidenceState, Fir
 from appliance.store.alerts import AlertDetail
 from appliance.store.decisions import DecisionRow
 from appliance.store.escalations import Delivery, EscalationRow, StepEvidence, StepRow
-from appliance.store.reviews import ChangeKind, RecheckState
+from appliance.store.reviews import ChangeRow, RecheckState
 from appliance.types import (
     CONFIRMING_KINDS,
     Box,
@@ -284,16 +284,6 @@ class DecisionItem(ApiModel):
         return cls.of_row(row, error_high=row.error_high if row.error_high < 1 else None)
 
 
-class AlertChangeItem(ApiModel):
-    """A person changed something of an alert: from `old` to `new` ("" is none). `who` "": all share one token."""
-
-    t: float
-    what: ChangeKind
-    old: str
-    new: str
-    who: str
-
-
 class AlertFull(ApiModel):
     """Everything about one alert.
 
@@ -308,7 +298,7 @@ class AlertFull(ApiModel):
     verdict: Verdict | None
     second_look: SecondLookItem | None = None
     decision: DecisionItem | None = None
-    changes: list[AlertChangeItem] = []
+    changes: tuple[ChangeRow, ...] = ()
 
     @classmethod
     def of(cls, detail: AlertDetail) -> AlertFull:
@@ -322,7 +312,7 @@ class AlertFull(ApiModel):
             verdict=verdict.body if verdict else None,
             second_look=SecondLookItem.of_row(recheck, superseded=superseded) if recheck else None,
             decision=DecisionItem.of(detail.decision) if detail.decision else None,
-            changes=[AlertChangeItem.model_validate(row) for row in detail.changes],
+            changes=detail.changes,
         )
 
 

@@ -21,7 +21,7 @@ from appliance.dashboard.deps import DatabasePart
 from appliance.dashboard.schemas import API, ApiModel, RequestModel
 from appliance.dashboard.settings_forms import cost_of, secret_keys
 from appliance.detect.model_files import present_models
-from appliance.settings.rule_trial import try_rules
+from appliance.settings.rule_trial import TrialSide, try_rules
 from appliance.settings.secret_scrubber import HIDDEN, without_secret
 from appliance.settings.settings_service import SettingsService, SettingsStatus
 from appliance.settings.site_editor import SiteFileChanged, file_keys, leaves
@@ -130,10 +130,7 @@ class SettingsReport(ApiModel):
             for key, (names, value) in file_keys(service.running.config).items()
             if value is not None
         ]
-        return cls(
-            digest=status.digest, edited=status.edited, diff=status.diff, error=status.error, waiting=status.waiting,
-            site=written, file_keys=tuple(held),
-        )  # fmt: skip
+        return cls.of_row(status, site=written, file_keys=tuple(held))
 
 
 class ChangeItem(KeyChange, RequestModel):
@@ -201,28 +198,6 @@ class NetworkList(ApiModel):
     score_min: float
 
 
-class TrialAlertItem(ApiModel):
-    """An alert that rules would have raised. new: those in force raise none at that time. best_t: its best view."""
-
-    t_start: float
-    t_end: float
-    rules: tuple[str, ...]
-    labels: tuple[str, ...]
-    severity: str
-    box: tuple[float, float, float, float] | None
-    best_t: float
-    new: bool
-
-
-class TrialSideItem(ApiModel):
-    """The reports that one set of rules would have made: `alerts` lists the first 500 of `count`; `events` by rule."""
-
-    count: int
-    alerts: list[TrialAlertItem]
-    events: dict[str, int]
-    suppressed: int
-
-
 class TrialReport(ApiModel):
     """The rules in force (`now`) and the changed ones (`then`) on the same stored boxes of one camera."""
 
@@ -230,8 +205,8 @@ class TrialReport(ApiModel):
     t0: float
     t1: float
     frames: int
-    now: TrialSideItem
-    then: TrialSideItem
+    now: TrialSide
+    then: TrialSide
 
 
 class TryRules(ChangeSettings):
@@ -261,10 +236,7 @@ class RuleTrials:
                 self._boxes, name, row.size if row.size[0] else (16, 9),
                 (now_camera, self._config.alerts), (then_camera, then.alerts), (t1 - hours * 3600, t1),
             )  # fmt: skip
-        return TrialReport(
-            camera=name, t0=trial.t0, t1=trial.t1, frames=trial.frames,
-            now=TrialSideItem.model_validate(trial.now), then=TrialSideItem.model_validate(trial.then),
-        )  # fmt: skip
+        return TrialReport.of_row(trial, camera=name)
 
 
 @router.get("")

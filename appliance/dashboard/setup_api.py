@@ -18,17 +18,17 @@ from starlette.responses import JSONResponse
 
 from appliance.base.credentials import hashed, new_code
 from appliance.config import SiteIdentity, id_of
-from appliance.dashboard.camera_address import CAMERA_ID, VENDORS, CameraStreams, with_login
+from appliance.dashboard.camera_address import CAMERA_ID, VENDORS, CameraStreams, Vendor, with_login
 from appliance.dashboard.deps import DatabasePart, StorageRoot
 from appliance.dashboard.schemas import API, ApiModel, Flag, RequestModel
 from appliance.dashboard.settings_api import Settings, SettingsPart, SettingsReport, settings_problems, user_of
 from appliance.dashboard.setup_probe_api import configured_camera, stored_streams, with_stored_login
 from appliance.dashboard.users_api import refusals
 from appliance.settings.site_editor import SiteText
-from appliance.settings.yaml_edit import REMOVED, SiteChange
+from appliance.settings.yaml_edit import REMOVED, KeyPath, SiteChange
 from appliance.store.retention import delete_camera
 from appliance.types.accounts import UserRow, name_problem, same_name
-from appliance.web.auth import Access, AccessPart, SignedIn, address_of, signed_in, too_many_tries
+from appliance.web.auth import Access, AccessPart, SignedIn, address_of, check_wait, signed_in
 from appliance.web.problems import Problem, sentence
 from appliance.web.routes import RouteList, provided
 from appliance.web.sign_in_throttle import Guess
@@ -61,9 +61,7 @@ async def set_up(request: Request, access: AccessPart, settings: Settings, given
         raise Problem(409, SET_UP)
     address = address_of(request.scope)
     guess = Guess("the setup code", address, at_home=True)  # nobody's account: 40 bits, guessed slowly by each address
-    wait_s = access.throttle.wait_s(guess)
-    if wait_s:
-        raise too_many_tries(wait_s)
+    check_wait(access.throttle.wait_s(guess))
     if not hmac.compare_digest(_plain(given.code), _plain(access.setup_code)):
         access.throttle.wrong(guess)
         raise Problem(401, "That is not the code: it is in the console in which Vedette was started.")
@@ -156,20 +154,14 @@ class RemovedCamera(SettingsReport):
     changed: list[str]
 
 
-class VendorItem(ApiModel):
-    name: str
-    main: str
-    sub: str
-
-
 class VendorList(ApiModel):
-    vendors: list[VendorItem]
+    vendors: tuple[Vendor, ...]
 
 
 @router.get("/vendors")
 def vendors() -> VendorList:
     """How the streams of common cameras are called."""
-    return VendorList(vendors=[VendorItem.model_validate(each) for each in VENDORS])
+    return VendorList(vendors=VENDORS)
 
 
 def _addressed(written: SiteText, name: str, wanted: CameraStreams) -> tuple[dict[str, str], dict[str, str]]:
@@ -255,22 +247,23 @@ def remove_camera(
 ) -> RemovedCamera:
     """Take a camera out of the site file, and out of what names it; delete what it recorded if that is wanted.
 
-    Alerts stay in the list. A target that was told of this camera alone is switched off: without a camera it would be
-    told of all.
+    Alerts stay in the list. A target that was told of this camera alone, or of rules that only it has, is switched off:
+    without a camera or rule it would be told of all.
     """
     service = part.service
-    configured_camera(part, name)
+    camera = configured_camera(part, name)
     changes = [SiteChange(("cameras", name), REMOVED)]
     config = service.running.config
-    for target, row in config.notify.items():
-        if name in row.cameras:
-            left = [each for each in row.cameras if each != name]
-            changes.append(SiteChange(("notify", target, "cameras"), left))
-            changes += [] if left else [SiteChange(("notify", target, "enabled"), False)]
-    for profile, hours in config.arming.profiles.items():
-        if name in (hours.cameras or ()):
-            left = [each for each in hours.cameras or () if each != name]
-            changes.append(SiteChange(("arming", "profiles", profile, "cameras"), left))
+    others = {rule.name for other, each in config.cameras.items() if other != name for rule in each.rules}
+    for key, gone in (("cameras", {name}), ("rules", {rule.name for rule in camera.rules} - others)):
+        naming: dict[KeyPath, tuple[str, ...] | None]
+        naming = {("notify", target): getattr(row, key) for target, row in config.notify.items()}
+        naming |= {("arming", "profiles", each): getattr(row, key) for each, row in config.arming.profiles.items()}
+        for path, names in naming.items():
+            if gone.intersection(names or ()):
+                left = [each for each in names or () if each not in gone]
+                changes.append(SiteChange((*path, key), left))
+                changes += [SiteChange((*path, "enabled"), False)] if path[0] == "notify" and not left else []
     adjoining = [each for each in config.alerts.adjoining if all(camera != name for camera, _ in each.places)]
     if len(adjoining) < len(config.alerts.adjoining):
         changes.append(SiteChange(("alerts", "adjoining"), [each.model_dump(mode="json") for each in adjoining]))

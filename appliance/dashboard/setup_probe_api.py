@@ -9,10 +9,11 @@ from __future__ import annotations
 import secrets
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import asdict, replace
-from typing import Annotated, TypeVar
+from typing import Annotated
 from urllib.parse import urlsplit
 
 from fastapi import Depends
@@ -38,10 +39,9 @@ from appliance.onvif.camera_client import (
 )
 from appliance.onvif.discovery import FoundCamera, discover_cameras, host_of
 from appliance.onvif.soap_client import OnvifAddress, is_same_host
-from appliance.web.problems import Problem
+from appliance.web.problems import Problem, alone
 from appliance.web.routes import RouteList, provided
 
-_Result = TypeVar("_Result")
 SIDE_USUAL = 640  # pixels, of a network that says nothing of its size
 
 router = RouteList(prefix=f"{API}/setup", tags=["setup"])
@@ -145,25 +145,22 @@ class CameraFinder:
 
         Raise Problem if another search is running.
         """
-        found = self._alone(lambda: discover_cameras(self._clock))
+        with self._alone():
+            found = discover_cameras(self._clock)
         return FoundList(cameras=[FoundItem.of_row(each, added=self._name_of(each)) for each in found])
 
     def ask(self, wanted: AskCamera) -> OnvifReport:
         """Return a camera's report. Raise Problem with the reason and what to do."""
         try:
-            return OnvifReport.of(
-                self._alone(lambda: inspect_camera(wanted.parsed(), self._clock)), network_side(self.model)
-            )
+            with self._alone():
+                found = inspect_camera(wanted.parsed(), self._clock)
+            return OnvifReport.of(found, network_side(self.model))
         except SourceError as error:
             raise Problem(422, f"{error}.") from None
 
-    def _alone(self, work: Callable[[], _Result]) -> _Result:
-        if not self._busy.acquire(blocking=False):
-            raise Problem(429, "Cameras are being asked for already; wait some seconds.", {"Retry-After": "5"})
-        try:
-            return work()
-        finally:
-            self._busy.release()
+    def _alone(self) -> AbstractContextManager[None]:
+        busy = Problem(429, "Cameras are being asked for already; wait some seconds.", {"Retry-After": "5"})
+        return alone(self._busy, busy)
 
     def _name_of(self, found: FoundCamera) -> str:
         """By the ONVIF address of a camera that has one here, and else by its host."""
@@ -254,16 +251,12 @@ class CameraProber:
     def probe(self, wanted: CameraStreams) -> ProbeItem:
         """Return what the camera sent. Raise Problem if it cannot be shown, or if another one is being tried."""
         onvif, second = wanted.onvif_address(), wanted.second()
-        if not self._busy.acquire(blocking=False):
-            raise Problem(429, "Another camera is being tried now; wait some seconds.", {"Retry-After": "10"})
-        try:
-            with ThreadPoolExecutor(3, thread_name_prefix="probe") as pool:
-                first = pool.submit(self._tried, "", wanted)
-                other = pool.submit(self._tried, "The second stream: ", second) if second else None
-                clock = pool.submit(clock_ahead_s, onvif, self._clock, CLOCK_S_MAX)
-            report, detect, ahead_s = first.result(), other.result() if other else None, clock.result()
-        finally:
-            self._busy.release()
+        busy = Problem(429, "Another camera is being tried now; wait some seconds.", {"Retry-After": "10"})
+        with alone(self._busy, busy), ThreadPoolExecutor(3, thread_name_prefix="probe") as pool:
+            first = pool.submit(self._tried, "", wanted)
+            other = pool.submit(self._tried, "The second stream: ", second) if second else None
+            clock = pool.submit(clock_ahead_s, onvif, self._clock, CLOCK_S_MAX)
+        report, detect, ahead_s = first.result(), other.result() if other else None, clock.result()
         key = secrets.token_urlsafe(12)
         self._images[key] = report.image
         while len(self._images) > IMAGES_MAX:

@@ -19,12 +19,12 @@ from appliance.base.errors import EvidenceError, PreconditionError
 from appliance.dashboard.backup_api import SiteBackups
 from appliance.dashboard.cameras_api import Cameras
 from appliance.dashboard.deps import DatabasePart, StorageRoot
-from appliance.dashboard.exports_api import Moment
 from appliance.dashboard.recordings_api import Cuts, Frames, RenditionsPart
 from appliance.dashboard.schemas import API, ApiModel, RequestModel
+from appliance.dashboard.timeline_api import Moment
 from appliance.scenario.scenario_exporter import ScenarioExporter
-from appliance.store.deletions import DeletionReason, StorageClass
-from appliance.store.erasure import ErasureReceipt, SpanEraser, UnreachedKind
+from appliance.store.deletions import DeletedRow, DeletionReason, StorageClass
+from appliance.store.erasure import ErasureReceipt, SpanEraser, Unreached
 from appliance.store.quotas import RecordMode
 from appliance.store.storage_report import CameraStorage, ForecastKind, SiteStorage, StorageReportCache
 from appliance.web.problems import Problem
@@ -104,19 +104,6 @@ class CameraStorageItem(ApiModel):
         )
 
 
-class DeletedItem(ApiModel):
-    """The deletions of a camera and class on one day for one reason; `until_t`: the newest deleted moment."""
-
-    day: str
-    camera: str
-    what: StorageClass
-    reason: DeletionReason
-    files: int
-    bytes: int
-    until_t: float
-    last_t: float
-
-
 class DeletedSum(ApiModel):
     """The deletions of a class for a reason, in all (a ledger of 400 days)."""
 
@@ -149,7 +136,7 @@ class StorageReport(ApiModel):
     forecast: ForecastItem
     unknown: tuple[str, ...]
     cameras: list[CameraStorageItem]
-    deleted: list[DeletedItem]
+    deleted: tuple[DeletedRow, ...]
     deleted_sums: list[DeletedSum]
 
     @classmethod
@@ -167,7 +154,7 @@ class StorageReport(ApiModel):
             disk_free_min_bytes=limits.free_bytes_min, ring_in_memory=found.ring_in_memory,
             evidence_bytes_a_day=_a_day(found.evidence_rate), forecast=ForecastItem.of_row(found.forecast),
             unknown=found.unknown, cameras=[CameraStorageItem.of(each) for each in found.cameras],
-            deleted=[DeletedItem.model_validate(each) for each in found.deleted], deleted_sums=sums,
+            deleted=found.deleted, deleted_sums=sums,
         )  # fmt: skip
 
 
@@ -226,14 +213,6 @@ class EraseSpan(RequestModel):
     typed: Annotated[str, Field(max_length=200)]
 
 
-class UnreachedItem(ApiModel):
-    """Something that an erasure could not reach. t: when it left, UTC seconds."""
-
-    kind: UnreachedKind
-    what: str
-    t: float
-
-
 class ErasureItem(ApiModel):
     """The receipt of an erasure: what went, and what could not be reached. frames: examined ones, with their boxes."""
 
@@ -250,7 +229,7 @@ class ErasureItem(ApiModel):
     frames: int
     exports: int
     scenarios: tuple[str, ...]
-    unreached: tuple[UnreachedItem, ...]
+    unreached: tuple[Unreached, ...]
 
 
 class Eraser:
@@ -271,9 +250,10 @@ class Eraser:
 
     async def erase(self, camera: str, wanted: EraseSpan) -> ErasureReceipt:
         """Erase a span, and keep the receipt. Raises StoreError."""
-        receipt = await asyncio.to_thread(self._erase, camera, wanted)
-        self._copies.empty()
-        return receipt
+        try:
+            return await asyncio.to_thread(self._erase, camera, wanted)
+        finally:  # also where the receipt could not be kept
+            self._copies.empty()
 
     def _erase(self, camera: str, wanted: EraseSpan) -> ErasureReceipt:
         backups = [(each.name, each.made_t) for each in self._backups.report().backups]

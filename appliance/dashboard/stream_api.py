@@ -91,8 +91,7 @@ class ViewerResponse(StreamingResponse):
     """The stream of a viewer, who leaves when it ends, also when it never began."""
 
     def __init__(self, viewer: StreamViewer, media_type: str = "text/event-stream") -> None:
-        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        super().__init__(viewer, media_type=media_type, headers=headers)
+        super().__init__(viewer, media_type=media_type, headers={"X-Accel-Buffering": "no"})
         self._viewer = viewer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

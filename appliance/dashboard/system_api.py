@@ -7,7 +7,7 @@ import platform
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as of_package
 from pathlib import Path
@@ -25,7 +25,7 @@ from appliance.base.config_model import Backend
 from appliance.base.errors import ModelError
 from appliance.base.telemetry import RING_LINES_MAX, LogLevel, LogLine, log_text
 from appliance.config import DecisionConfig
-from appliance.dashboard.deps import CoreProbes
+from appliance.dashboard.deps import CoreProbes, DatabasePart
 from appliance.dashboard.headroom_api import HeadroomReader, sentence
 from appliance.dashboard.health_api import HealthReader
 from appliance.dashboard.metrics_api import ApplianceCollector
@@ -37,7 +37,7 @@ from appliance.health.load_shedding import LoadShedding
 from appliance.sandbox.confinement import missing_confinement
 from appliance.settings.secret_scrubber import SecretScrubber
 from appliance.store.cameras import CameraStore
-from appliance.store.database import Database, database_versions
+from appliance.store.database import database_versions
 from appliance.store.meter import Meter, Metric, MetricName
 from appliance.store.savings import EnergyAccount
 from appliance.store.storage_report import StorageReportCache
@@ -114,11 +114,6 @@ class UnexaminedItem(ApiModel):
     reasons: dict[str, int]
 
 
-class TemperatureItem(ApiModel):
-    name: str
-    celsius: float
-
-
 class EnergyItem(ApiModel):
     """The energy that the appliance drew since the core started, all its programs, as far as it is measured.
 
@@ -162,7 +157,7 @@ class MachineItem(ApiModel):
     memory_bytes: int | None
     memory_available_bytes: int | None
     uptime_s: float | None
-    temperatures: list[TemperatureItem]
+    temperatures: tuple[machine.Temperature, ...]
     throttling: list[str] | None
     energy: EnergyItem | None
     memory_stalled: float | None
@@ -202,14 +197,6 @@ class SystemReport(ApiModel):
     versions: dict[str, str]
 
 
-class LogItem(ApiModel):
-    number: int
-    t: float
-    level: LogLevel
-    room: str
-    text: str
-
-
 @dataclass(frozen=True, slots=True)
 class _Look:
     at: float
@@ -240,14 +227,11 @@ class SystemReader:
         return SystemReport(
             faults=self._health.reasons(), processes=self._processes(), confinement_missing=self._confinement_missing,
             detector=self._detector(), unexamined=self._unexamined(), machine=self._machine(), links=self._links(),
-            versions=self._versions,
+            versions=versions(),
         )  # fmt: skip
 
-    def log(self, level: LogLevel, count: int) -> list[LogItem]:
+    def log(self, level: LogLevel, count: int) -> Sequence[LogLine]:
         """Return the newest lines, oldest first."""
-        return [LogItem.model_validate(each) for each in self.lines(level, count)]
-
-    def lines(self, level: LogLevel, count: int) -> Sequence[LogLine]:
         return self._probes.log(level, count)
 
     def _processes(self) -> list[ProcessItem]:
@@ -269,9 +253,10 @@ class SystemReader:
             else:
                 cpu = (each.cpu_s - known) / (now - before.at)
             is_ingest = each.pid == ingest
+            child = "ingest" if is_ingest else "media sandbox" if SANDBOX in each.command else "child"
             found.append(
                 ProcessItem(
-                    name="core" if each.pid == core else "ingest" if is_ingest else _child_name(each.command),
+                    name="core" if each.pid == core else child,
                     pid=each.pid, uptime_s=round(each.uptime_s, 1), memory_bytes=each.memory_bytes,
                     proportional=each.proportional, cpu=round(max(0.0, cpu), 3), threads=each.threads,
                     restarts=max(0, health.ingest_starts - 1) if health and is_ingest else None,
@@ -308,18 +293,18 @@ class SystemReader:
         return BACKEND_NAMES[settings.backend], device, precision
 
     def _unexamined(self) -> list[UnexaminedItem]:
-        found = {
-            name: UnexaminedItem(camera=name, examined=0, unexamined=0, reasons={}) for name in self._config.cameras
-        }
+        found = []
         counted = {(each.camera, each.metric): each.amount for each in self._meter.totals("start")}
-        for name in found:
+        for name in sorted(self._config.cameras):
             reasons = {why: counted.get((name, Metric(MetricName.UNEXAMINED, why)), 0) for why in DROP_REASONS}
-            found[name] = UnexaminedItem(
-                camera=name, examined=counted.get((name, Metric(MetricName.EXAMINED)), 0),
-                unexamined=counted.get((name, Metric(MetricName.UNEXAMINED)), 0),
-                reasons={why: amount for why, amount in reasons.items() if amount},
+            found.append(
+                UnexaminedItem(
+                    camera=name, examined=counted.get((name, Metric(MetricName.EXAMINED)), 0),
+                    unexamined=counted.get((name, Metric(MetricName.UNEXAMINED)), 0),
+                    reasons={why: amount for why, amount in reasons.items() if amount},
+                )
             )  # fmt: skip
-        return [found[name] for name in sorted(found)]
+        return found
 
     def _machine(self) -> MachineItem:
         memory, clock, storage = machine.memory_bytes(), machine.clock_sync(), self._storage.read()
@@ -330,7 +315,7 @@ class SystemReader:
             cores=os.cpu_count() or 1, load_per_core=machine.load_per_core(),
             memory_bytes=memory[0] if memory else None, memory_available_bytes=memory[1] if memory else None,
             uptime_s=machine.uptime_s(),
-            temperatures=[TemperatureItem(name=each.name, celsius=each.celsius) for each in heat],
+            temperatures=tuple(heat),
             throttling=list(throttling_now) if throttling_now is not None else None,
             energy=_energy(EnergyAccount.of(self._meter.totals("start")), box.watts if box else None),
             memory_stalled=box.memory.stalled if box else None,
@@ -363,11 +348,8 @@ class SystemReader:
     def _confinement_missing(self) -> list[str]:
         return list(missing_confinement())
 
-    @cached_property
-    def _versions(self) -> dict[str, str]:
-        return versions()
 
-
+@cache
 def versions() -> dict[str, str]:
     """Return the versions of Vedette, Python, the kernel, SQLite, the schema, and the packages that are installed."""
     found = {
@@ -383,10 +365,8 @@ def versions() -> dict[str, str]:
 
 
 def _shedding(shed: LoadShedding) -> SheddingItem:
-    return SheddingItem(
-        heat_step=shed.heat.step, memory_step=shed.memory.step, fps_share=shed.fps_share,
-        input_share=shed.input_share, offload=shed.offload, reasons=list(shed.faults.values()),
-    )  # fmt: skip
+    reasons = list(shed.faults.values())
+    return SheddingItem.of_row(shed, heat_step=shed.heat.step, memory_step=shed.memory.step, reasons=reasons)
 
 
 def _energy(account: EnergyAccount | None, watts: float | None) -> EnergyItem | None:
@@ -400,11 +380,6 @@ def _energy(account: EnergyAccount | None, watts: float | None) -> EnergyItem | 
     )  # fmt: skip
 
 
-def _child_name(command: str) -> str:
-    return "media sandbox" if SANDBOX in command else "child"
-
-
-DatabasePart = Annotated[Database, Depends(provided(Database))]
 System = Annotated[SystemReader, Depends(provided(SystemReader))]
 Level = Annotated[LogLevel, Query(description="this level and graver ones")]
 
@@ -418,7 +393,7 @@ def system(reader: System) -> SystemReport:
 @router.get("/log")
 def system_log(
     reader: System, level: Level = "debug", limit: Annotated[int, Query(ge=1, le=2000)] = LOG_SHOWN
-) -> list[LogItem]:
+) -> Sequence[LogLine]:
     """Return the newest lines of the log of the core and the ingest process, oldest first, without secrets of URLs."""
     return reader.log(level, limit)
 
@@ -436,7 +411,7 @@ def diagnostics(
         db.read, versions, service.versions.all() if service else (),
         {
             "system.json": lambda: reader.report().model_dump(mode="json"),
-            "log.txt": lambda: log_text(reader.lines("debug", RING_LINES_MAX)),
+            "log.txt": lambda: log_text(reader.log("debug", RING_LINES_MAX)),
             "metrics.txt": collector.text,
         },
     )  # fmt: skip

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from urllib.parse import quote
 
 from fastapi import Depends, Query
+from pydantic import Field
 
 from appliance.base.clock import Clock
 from appliance.config import CameraConfig
@@ -14,7 +15,7 @@ from appliance.dashboard.schemas import API, ApiModel, title_of
 from appliance.store.boxes import MINUTE_S
 from appliance.store.cameras import CameraStore
 from appliance.store.deletions import DeletionReason
-from appliance.store.timeline import AlertMark, CameraTimeline, MinuteActivity, TimelineStore
+from appliance.store.timeline import AlertMark, CameraTimeline, MinuteActivity, RecordedSpan, TimelineStore
 from appliance.types import HEALTH_TITLES, Decision, HealthKind, Review, Severity
 from appliance.web.problems import Problem
 from appliance.web.routes import RouteList, provided
@@ -26,6 +27,7 @@ HOLE_S_MIN = 5.0  # a shorter hole needs no reason of its own
 FRESH_S = 30.0  # what is being written reaches the disk within this
 
 HoleKind = Literal["interrupted", "deleted", "not_kept", "unknown"]
+Moment = Annotated[float, Field(ge=0, le=T_MAX, allow_inf_nan=False)]
 From = Annotated[float, Query(alias="from", ge=0, le=T_MAX, allow_inf_nan=False)]
 To = Annotated[float, Query(alias="to", ge=0, le=T_MAX, allow_inf_nan=False)]
 
@@ -40,13 +42,6 @@ REASON_TEXTS: dict[DeletionReason, str] = {
     "person": "a person deleted the alert",
 }
 router = RouteList(prefix=API, tags=["timeline"])
-
-
-class SpanItem(ApiModel):
-    """A stretch of recording."""
-
-    t_start: float
-    t_end: float
 
 
 class HoleItem(ApiModel):
@@ -78,9 +73,8 @@ class AlertMarkItem(ApiModel):
     @classmethod
     def of(cls, mark: AlertMark) -> AlertMarkItem:
         key = quote(mark.id, safe="")
-        return cls(
-            id=mark.id, severity=mark.severity, title=title_of(mark.labels, mark.first_event), t_start=mark.t_start,
-            t_end=mark.t_end, verdict=mark.verdict, review=mark.review, page=f"/alerts/{key}",
+        return cls.of_row(
+            mark, title=title_of(mark.labels, mark.first_event), page=f"/alerts/{key}",
             still=f"{API}/alerts/{key}/evidence/still.jpg" if mark.has_still else None,
         )  # fmt: skip
 
@@ -133,7 +127,7 @@ class TimelineReport(ApiModel):
     codec: str
     oldest_t: float | None
     newest_t: float | None
-    recorded: list[SpanItem]
+    recorded: tuple[RecordedSpan, ...]
     joined_s: float
     missing: list[HoleItem]
     alerts: list[AlertMarkItem]
@@ -164,25 +158,17 @@ class TimelineReader:
         if self._cameras.get(name) is None:
             raise Problem(404, "There is no such camera in the site file.")
         found, now, key = self._store.read(name, t0, t1), self._clock.now(), quote(name, safe="")
-        return TimelineReport(
+        return TimelineReport.of_row(
+            found,
             camera=name,
             t_start=t0,
             t_end=t1,
             now=now,
-            codec=found.codec,
-            oldest_t=found.oldest_t,
-            newest_t=found.newest_t,
-            recorded=[SpanItem.model_validate(each) for each in found.recorded],
             joined_s=found.join_s,
             missing=_missing(found, self._configured.get(name), now),
             alerts=[AlertMarkItem.of(each) for each in found.alerts],
-            alerts_left_out=found.alerts_left_out,
             health=[
-                HealthMarkItem(
-                    id=each.id, camera=each.camera, kind=each.kind, title=tell(HEALTH_TITLES[each.kind]),
-                    reason=tell(each.reason),
-                    t_start=each.t_start, t_end=each.t_end,
-                )
+                HealthMarkItem.of_row(each, title=tell(HEALTH_TITLES[each.kind]), reason=tell(each.reason))
                 for each in found.health
             ],
             activity=ActivityItem.of(found.activity),

@@ -167,10 +167,8 @@ class TrialStore:
             if only_known and not path.exists():
                 return
             write_file(path, "\n".join(lines).encode())
-            others = (
-                each for each in self._heads() if each.id != head.id
-            )  # it stays also by a clock that was set back
-            for old in [*others][KEPT_MAX - 1 :]:
+            others = [each for each in self._heads() if each.id != head.id]  # it stays also by a clock set back
+            for old in others[KEPT_MAX - 1 :]:
                 self._path(old.id).unlink(missing_ok=True)
 
     def all(self, camera: str) -> list[TrialHead]:

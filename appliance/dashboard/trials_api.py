@@ -20,7 +20,7 @@ from appliance.config import DecisionConfig
 from appliance.dashboard.recording_jobs import JobRunning, RecordingJob, RecordingJobs, model_places
 from appliance.dashboard.schemas import API, ApiModel, RequestModel
 from appliance.dashboard.settings_api import ChangeSettings, Settings, settings_problems, user_of
-from appliance.dashboard.timeline_api import T_MAX, AlertMarkItem, TimelineReader
+from appliance.dashboard.timeline_api import AlertMarkItem, Moment, TimelineReader
 from appliance.dashboard.trial_store import TrialHead, TrialResult, TrialStore, TriedAlertPair
 from appliance.replay.recording_tasks import (
     TRIAL_TASK,
@@ -35,7 +35,7 @@ from appliance.store.alerts import AlertStore
 from appliance.store.database import Database
 from appliance.store.segments import SegmentStore
 from appliance.store.timeline import TimelineStore
-from appliance.web.problems import Problem
+from appliance.web.problems import Problem, sentence
 from appliance.web.routes import RouteList, provided
 
 logger = logging.getLogger(__name__)
@@ -48,7 +48,6 @@ RESTARTED = "The appliance was restarted while it ran; begin it again."
 
 router = RouteList(prefix=f"{API}/cameras", tags=["trials"])
 TrialId = Annotated[str, PathParameter(max_length=64)]
-Moment = Annotated[float, Field(ge=0, le=T_MAX, allow_inf_nan=False)]
 
 
 class TrialSpanItem(RequestModel):
@@ -163,7 +162,7 @@ class SettingsTrials:
                 job.about["page"] = f"{page_of(name)}/{job.id}"
                 self._store.put(_head(job))
         except JobRunning as error:
-            raise Problem(409, str(error), {"Retry-After": "10"}) from None
+            raise Problem(409, sentence(error), {"Retry-After": "10"}) from None
         except DiskWriteError as error:
             self._jobs.cancel(job)
             raise Problem(507, str(error)) from None

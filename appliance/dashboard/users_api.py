@@ -8,7 +8,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, Literal
 
 from fastapi import Depends, Query, Request, Response
@@ -21,8 +21,8 @@ from appliance.dashboard.cameras_api import Cameras
 from appliance.dashboard.exports_api import Log
 from appliance.dashboard.schemas import API, ApiModel, Flag, RequestModel
 from appliance.store.users import LOG_ROWS_MAX, AccessLog, AccessQuery
-from appliance.types.accounts import Role, UserRow, same_name
-from appliance.web.auth import Access, AccessPart
+from appliance.types.accounts import Role, SessionRow, UserRow, same_name
+from appliance.web.auth import COOKIE, Access, AccessPart
 from appliance.web.problems import Problem, refused_as
 from appliance.web.routes import RouteList
 from appliance.web.templating import csv_file
@@ -50,14 +50,10 @@ class UserItem(ApiModel):
     second_factor: bool
 
 
-class SessionItem(ApiModel):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionItem(SessionRow):
     """Somebody who is signed in. user '': with the site's token. here: this is the session that asks."""
 
-    id: str
-    user: str
-    address: str
-    created_t: float
-    expires_t: float
     here: bool
 
 
@@ -153,8 +149,8 @@ def users_of(access: Access) -> list[UserItem]:
 
 def sessions_of(access: Access, request: Request) -> list[SessionItem]:
     """All sessions, newest first."""
-    here = access.session_of(request.cookies)
-    return [SessionItem.of_row(each, here=here is not None and each.id == here.id) for each in access.sessions.listed()]
+    here = access.sessions.find(request.cookies.get(COOKIE, ""))
+    return [SessionItem(**asdict(each), here=each == here) for each in access.sessions.listed()]
 
 
 def tokens_of(access: Access) -> list[TokenItem]:
@@ -238,7 +234,7 @@ def list_tokens(access: AccessPart) -> list[TokenItem]:
 
 
 @router.post("/tokens", status_code=201)
-def add_token(request: Request, access: AccessPart, wanted: AddToken, response: Response) -> NewToken:
+def add_token(request: Request, access: AccessPart, wanted: AddToken) -> NewToken:
     """Make a token for a program. It is in this response and nowhere else.
 
     From then on everybody signs in. A token cannot make a token with the scope `admin`.
@@ -251,7 +247,6 @@ def add_token(request: Request, access: AccessPart, wanted: AddToken, response: 
     with refusals(access):
         row = access.store.add_token(token, wanted.name, wanted.scope, visitor().name)
     request.state.about = row.name
-    response.headers["Cache-Control"] = "no-store"
     return NewToken.of_row(row, scope=row.role, token=token)
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from urllib.parse import quote
 
 from fastapi import Depends
-from pydantic import Field, ValidationError
+from pydantic import ValidationError
 
 from appliance.alerts.pipeline import Pipeline
 from appliance.alerts.span_explanation import SENTENCES, SpanExplanation, Stage, explain_stored
@@ -18,7 +18,7 @@ from appliance.config import CameraConfig, DecisionConfig
 from appliance.dashboard.recording_jobs import JobRunning, RecordingJob, RecordingJobs, model_places
 from appliance.dashboard.recording_jobs_api import JobId, JobItem, Jobs, job_of
 from appliance.dashboard.schemas import API, ApiModel, RequestModel
-from appliance.dashboard.timeline_api import From, TimelineReader, TimelineReport, To
+from appliance.dashboard.timeline_api import From, Moment, TimelineReader, TimelineReport, To
 from appliance.replay.recording_tasks import LEAD_S, SPAN_TASK, SpanTask, without_secrets
 from appliance.rules.arming import Arming
 from appliance.store.boxes import BoxStore
@@ -27,7 +27,7 @@ from appliance.store.database import Database
 from appliance.store.segments import SegmentStore
 from appliance.store.timeline import StoredEvent, TimelineStore
 from appliance.types import Box, FrameBoxes, StreamHeader
-from appliance.web.problems import Problem
+from appliance.web.problems import Problem, sentence
 from appliance.web.routes import RouteList, provided
 
 SPAN_S_MAX = 120.0  # a replay decides it again while a person waits
@@ -165,8 +165,8 @@ class WhyReport(ApiModel):
 
 
 class ReplaySpan(RequestModel):
-    t_start: Annotated[float, Field(ge=0, le=253_402_300_800)]
-    t_end: Annotated[float, Field(ge=0, le=253_402_300_800)]
+    t_start: Moment
+    t_end: Moment
 
 
 class WhyReader:
@@ -228,7 +228,7 @@ class WhyReader:
         except ModelError as error:
             raise Problem(422, f"The network cannot be loaded: {error}") from None
         except JobRunning as error:
-            raise Problem(409, str(error), {"Retry-After": "10"}) from None
+            raise Problem(409, sentence(error), {"Retry-After": "10"}) from None
         job.about["page"] = f"{page_at(name, (t0 + t1) / 2, t1 - t0)}&job={job.id}"
         return job
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from appliance.alerts.pipeline import Pipeline
 from appliance.base.clock import local_weekday_minute
@@ -15,7 +15,7 @@ ALERTS_MAX = 500  # listed of each side; all are counted
 
 @dataclass(frozen=True, slots=True)
 class TrialAlert:
-    """An alert that rules would have raised. new: the rules in force would have raised none at that time."""
+    """An alert that rules would have raised. new: those in force raise none at that time. best_t: its best view."""
 
     t_start: float
     t_end: float
@@ -24,17 +24,20 @@ class TrialAlert:
     severity: str
     box: tuple[float, float, float, float] | None
     best_t: float
-    new: bool = False
+    new: bool
 
 
 @dataclass(slots=True)
 class TrialSide:
-    """One set of rules: its alerts, how many, its events by rule, and what a cooldown held back."""
+    """The reports that one set of rules would have made.
 
-    count: int = 0
-    alerts: list[TrialAlert] = field(default_factory=list)
-    events: dict[str, int] = field(default_factory=dict)
-    suppressed: int = 0
+    alerts: the first 500 of `count`. events: by rule. suppressed: what a cooldown held back.
+    """
+
+    count: int
+    alerts: list[TrialAlert]
+    events: dict[str, int]
+    suppressed: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +83,7 @@ class _Side:
     def __init__(
         self, boxes: BoxStore, name: str, size: tuple[int, int], camera: CameraConfig, alerts: AlertsConfig
     ) -> None:
-        self.result = TrialSide()
+        self.result = TrialSide(count=0, alerts=[], events={}, suppressed=0)
         self._boxes = boxes
         self._size = size
         self._pipeline = Pipeline(name, camera, alerts, local_time=local_weekday_minute)
@@ -112,7 +115,7 @@ def _trial_alert(alert: Alert) -> TrialAlert:
     best = alert.best
     return TrialAlert(
         alert.t_start, t_end, alert.rules, alert.labels, alert.severity,
-        best.box if best else None, best.t if best else alert.t_start,
+        best.box if best else None, best.t if best else alert.t_start, False,
     )  # fmt: skip
 
 

@@ -82,8 +82,11 @@ class SiteVersions:
 
     def all(self) -> list[SiteVersion]:
         """Newest first."""
-        found = [self._read(path) for path in self._folder.glob("*.json")]
-        return sorted((version for version, _ in filter(None, found)), key=lambda version: -version.number)
+        return sorted((version for version, _ in self._found()), key=lambda version: -version.number)
+
+    def texts(self) -> list[str]:
+        """Return the texts of all of them, in no order."""
+        return [text for _, text in self._found()]
 
     def text(self, number: int) -> str:
         """Return the text of a version. Raise PreconditionError if there is no such version."""
@@ -96,6 +99,9 @@ class SiteVersions:
         """Delete a version that did not come into force."""
         with contextlib.suppress(OSError):
             self._path(number).unlink()
+
+    def _found(self) -> Iterator[tuple[SiteVersion, str]]:
+        return filter(None, map(self._read, self._folder.glob("*.json")))
 
     def _path(self, number: int) -> Path:
         return self._folder / f"{number:06d}.json"
@@ -161,7 +167,7 @@ class SettingsService:
 
     def scrubber(self) -> SecretScrubber:
         """Knows the secrets of the file, of its versions and of what is in force."""
-        texts = [self._running.text, *(self.versions.text(each.number) for each in self.versions.all())]
+        texts = [self._running.text, *self.versions.texts()]
         with suppress(ConfigError):
             texts.append(yamlfile.read_text(self.path))
         return SecretScrubber.of_site(self.path, texts, self._running.config)
@@ -267,7 +273,8 @@ class SettingsService:
     def _take(self, text: SiteText) -> None:
         self._waiting = self._put_in_force(text.config)
         self._running = text
-        logger.info("the site file is in force as changed%s", _waiting_text(self._waiting))
+        later = f"; {', '.join(self._waiting)} will be with the next start" if self._waiting else ""
+        logger.info("the site file is in force as changed%s", later)
 
 
 def _refuse_edit(path: Path, in_force: str, base: str) -> None:
@@ -297,7 +304,3 @@ def _secrets_beside(site_file: Path, secrets: Mapping[str, str]) -> Iterator[Non
         elif secrets:
             path.unlink(missing_ok=True)
         raise
-
-
-def _waiting_text(waiting: tuple[str, ...]) -> str:
-    return f"; {', '.join(waiting)} will be with the next start" if waiting else ""

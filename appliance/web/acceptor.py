@@ -101,32 +101,29 @@ class Admission:
         ended.end()
 
 
+def address_in(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """Return the address that a text is; None: it is none, such as a name."""
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None
+
+
 def plain_address(host: str) -> str:
     """Return an IPv4 address that came over an IPv6 socket (`::ffff:192.0.2.1`) as itself, others unchanged."""
-    try:
-        address = ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return host
-    return str(getattr(address, "ipv4_mapped", None) or host)
+    return str(getattr(address_in(host.partition("%")[0]), "ipv4_mapped", None) or host)
 
 
 def counted_address(host: str) -> str:
     """Return an address as limits count it: an IPv6 one is cut to its /64, which one visitor usually has whole."""
     plain = plain_address(host)
-    if ":" not in plain:
-        return plain
-    try:
-        return str(ipaddress.ip_network(f"{plain.partition('%')[0]}/64", strict=False))
-    except ValueError:
-        return plain
+    address = address_in(plain.partition("%")[0])
+    return str(ipaddress.ip_network((address, 64), strict=False)) if address and address.version == 6 else plain
 
 
 def is_inside(host: str, network: ipaddress.IPv4Network | ipaddress.IPv6Network) -> bool:
     """Return whether `host` is an address of `network`; False if it is no address."""
-    try:
-        return ipaddress.ip_address(host) in network
-    except ValueError:
-        return False
+    return (address := address_in(host)) is not None and address in network
 
 
 class TlsAcceptor:

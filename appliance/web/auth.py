@@ -9,7 +9,7 @@ import hmac
 import secrets
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
@@ -271,10 +271,8 @@ class Access:
 
         request: the one that opened the stream.
         """
-        cookie, (scheme, _, given) = (
-            request.cookies.get(COOKIE, ""),
-            request.headers.get("authorization", "").partition(" "),
-        )
+        cookie = request.cookies.get(COOKIE, "")
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
         opened_by, was_guarded = visitor(), self.guarded
 
         def now() -> Visitor | None:
@@ -287,10 +285,6 @@ class Access:
             return self.of_bearer(given.strip()) if scheme.lower() == "bearer" else self.of_cookie(cookie)
 
         return now
-
-    def session_of(self, cookies: Mapping[str, str]) -> SessionRow | None:
-        """Return the session that a request with these cookies belongs to."""
-        return self.sessions.find(cookies.get(COOKIE, ""))
 
     def of_bearer(self, given: str) -> Visitor | None:
         """Which program sends this token."""
@@ -309,10 +303,11 @@ AccessPart = Annotated[Access, Depends(provided(Access))]
 TemplatesPart = Annotated[Templates, Depends(provided(Templates))]
 
 
-def too_many_tries(wait_s: float) -> Problem:
-    """429 with the time to wait."""
-    seconds = int(wait_s) + 1
-    return Problem(429, f"Too many wrong tries; wait {seconds} s.", {"Retry-After": str(seconds)})
+def check_wait(wait_s: float) -> None:
+    """Raise Problem with the time to wait, which is 429, unless it is 0."""
+    if wait_s:
+        seconds = int(wait_s) + 1
+        raise Problem(429, f"Too many wrong tries; wait {seconds} s.", {"Retry-After": str(seconds)})
 
 
 def address_of(scope: Scope) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
@@ -19,8 +18,8 @@ from starlette.responses import RedirectResponse, Response
 from appliance.base.clock import Clock
 from appliance.base.telemetry import LogThrottle
 from appliance.web import texts
-from appliance.web.acceptor import ServedAddress
-from appliance.web.auth import COOKIE, Access, address_of, too_many_tries
+from appliance.web.acceptor import ServedAddress, address_in
+from appliance.web.auth import COOKIE, Access, address_of, check_wait
 from appliance.web.problems import Problem, ProblemResponse, RouteMethods, wants_page
 from appliance.web.sign_in_throttle import Guess
 from appliance.web.visitor import NOBODY, OWNER, Visitor, set_visitor
@@ -99,15 +98,7 @@ class AllowedHosts:
             name = urlsplit(f"//{host}").hostname or ""
         except ValueError:
             return False
-        return name in self.names or (self.any_address and _is_address(name))
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
+        return name in self.names or (self.any_address and address_in(name) is not None)
 
 
 class RequestGuard:
@@ -230,8 +221,9 @@ class RequestGuard:
         state["user"] = who.name if who else ""
         state["known"] = who is not None and who.cameras is None  # the reasons of /healthz name cameras
         path: str = scope["path"]
+        for_page = scope["method"] in _SAFE_METHODS and wants_page(path, headers.get("accept", ""))
         if self._access.in_setup and path not in _SETUP_PATHS and not path.startswith("/static/"):
-            if scope["method"] in _SAFE_METHODS and wants_page(path, headers.get("accept", "")):
+            if for_page:
                 return RedirectResponse("/setup", 303)
             raise Problem(403, "This box is not set up yet: open /setup in a browser.")
         if (
@@ -240,7 +232,7 @@ class RequestGuard:
             and self._access.wants_second_factor(who)
             and not (self._is_open(path) or path in _WITHOUT_FACTOR or path.startswith("/api/v1/me/"))
         ):
-            if scope["method"] in _SAFE_METHODS and wants_page(path, headers.get("accept", "")):
+            if for_page:
                 return RedirectResponse("/account", 303)
             raise Problem(403, "Your role needs a second factor: set one up at /account first.")
         if who or self._is_open(path):
@@ -249,7 +241,7 @@ class RequestGuard:
             raise Problem(
                 403, "Without users or dashboard.token only this machine itself may look, and not through a proxy."
             )
-        if scope["method"] in _SAFE_METHODS and wants_page(path, headers.get("accept", "")):
+        if for_page:
             wanted = path + (f"?{scope['query_string'].decode('latin-1')}" if scope["query_string"] else "")
             return RedirectResponse(f"/login?next={quote(wanted, safe='')}", 303)
         raise Problem(401, "Sign in, or send the token as a bearer.", {"WWW-Authenticate": "Bearer"})
@@ -272,9 +264,7 @@ class RequestGuard:
 
     def _of_bearer(self, given: str, address: str) -> Visitor | None:
         throttle, guess = self._access.throttle, Guess("", address)
-        wait_s = throttle.wait_s(guess)
-        if wait_s:
-            raise too_many_tries(wait_s)
+        check_wait(throttle.wait_s(guess))
         found = self._access.of_bearer(given)
         if found is None:
             throttle.wrong(guess)
@@ -322,11 +312,8 @@ def _is_from_here(scope: Scope, headers: Headers) -> bool:
     """
     if scope.get("http_version") == "1.0" or any(name.startswith(_PROXY_HEADERS) for name in headers):
         return False
-    host = str((scope.get("client") or ("", 0))[0])
-    try:
-        return ipaddress.ip_address(host.partition("%")[0]).is_loopback
-    except ValueError:  # no address: not over a network
-        return True
+    address = address_in(str((scope.get("client") or ("", 0))[0]).partition("%")[0])
+    return address is None or address.is_loopback  # no address: not over a network
 
 
 def _cookie(headers: Headers, name: str) -> str:

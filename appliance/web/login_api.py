@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import Annotated
 
 from fastapi import Header, Query, Request
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr
@@ -21,8 +21,8 @@ from appliance.web.auth import (
     SignedIn,
     TemplatesPart,
     address_of,
+    check_wait,
     signed_in,
-    too_many_tries,
 )
 from appliance.web.problems import Problem
 from appliance.web.routes import RouteList
@@ -69,8 +69,7 @@ async def sign_in(request: Request, access: AccessPart, given: SignIn) -> JSONRe
 
 async def _check_password(access: Access, given: SignIn, guess: Guess, user: UserRow | None) -> None:
     """Or the token. Raises Problem."""
-    if wait_s := access.throttle.wait_s(guess):
-        raise too_many_tries(wait_s)
+    check_wait(access.throttle.wait_s(guess))
     # Counted before it is looked at: of several at once, each counts.
     strangers_wait = access.throttle.wrong(guess)
     if await asyncio.to_thread(_is_right, access, given, user):
@@ -90,8 +89,7 @@ async def _check_code(access: Access, given: SignIn, guess: Guess) -> None:
     if not given.code:
         raise Problem(401, "Now the code of your authenticator app, or a recovery code.", type_=CODE_WANTED)
     codes, key = access.throttle.codes, f"{guess.account} {guess.place}"
-    if wait_s := codes.wait_s(key):
-        raise too_many_tries(wait_s)
+    check_wait(codes.wait_s(key))
     codes.wrong(key)
     if not await asyncio.to_thread(access.takes_code, given.name, given.code):
         await asyncio.to_thread(access.log.write, given.name, guess.address, "was refused: wrong code")
@@ -157,9 +155,8 @@ def choose_language(choice: LanguageChoice) -> JSONResponse:
     if choice.language and choice.language not in texts.catalogues():
         raise Problem(422, f"language: choose one of {', '.join(texts.catalogues())}, or nothing.")
     answer = JSONResponse({"language": choice.language})
-    same_site: Literal["lax"] = "lax"
     if choice.language:
-        answer.set_cookie(texts.COOKIE, choice.language, max_age=YEAR_S, httponly=True, samesite=same_site)
+        answer.set_cookie(texts.COOKIE, choice.language, max_age=YEAR_S, httponly=True, samesite="lax")
     else:
         answer.delete_cookie(texts.COOKIE)
     return answer

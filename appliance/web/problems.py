@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -91,6 +92,17 @@ def refused_as(answers: Mapping[type[Exception], int]) -> Iterator[None]:
         raise Problem(status, sentence(error)) from None
 
 
+@contextmanager
+def alone(lock: threading.Lock, refusal: Problem) -> Iterator[None]:
+    """Hold the lock meanwhile. Raise the problem where another request holds it."""
+    if not lock.acquire(blocking=False):
+        raise refusal
+    try:
+        yield
+    finally:
+        lock.release()
+
+
 class ProblemResponse(JSONResponse):
     """Holds a problem as `application/problem+json` (RFC 9457) with type, title, status and detail."""
 
@@ -103,7 +115,7 @@ class ProblemResponse(JSONResponse):
             "status": problem.status,
             "detail": tell(problem.detail),
         }
-        super().__init__(body, problem.status, {"Cache-Control": "no-store", **problem.headers})
+        super().__init__(body, problem.status, problem.headers)
 
 
 def wants_page(path: str, accept: str) -> bool:

@@ -281,8 +281,9 @@ def bind(host: str, port: int) -> socket.socket:
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listening = socket.socket(family, socket.SOCK_STREAM)
-    except OSError as error:
-        raise MissingDependency(f"dashboard.host {host} is not an address of this machine: {error.strerror}") from None
+    except (OSError, UnicodeError) as error:  # of a name that no DNS can have, such as `a..b`
+        reason = getattr(error, "strerror", error)
+        raise MissingDependency(f"dashboard.host {host} is not an address of this machine: {reason}") from None
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(address)

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
 from gettext import c2py
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
 from appliance.web import assets
 
@@ -40,14 +39,26 @@ class Message:
         return bool(self.texts) and all(self.texts)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Catalogue:
-    """One language. name: its own name for itself; messages by context and English text; plural_rule: of gettext."""
+    """One language. name: its own name for itself; files: its translation files; plural_rule: of gettext."""
 
     language: str
     name: str
-    messages: Mapping[tuple[str, str], Message] = field(default_factory=dict)
+    files: Sequence[Path] = ()
     plural_rule: str = "n != 1"
+
+    @cached_property
+    def messages(self) -> Mapping[tuple[str, str], Message]:
+        """The messages by context and English text: of several files the last that has it.
+
+        They are read with the first question: German takes 1 MB, and a site may have nobody who reads it.
+        """
+        found: dict[tuple[str, str], Message] = {}
+        for file in self.files:
+            _, *messages = read(file.read_text(encoding="utf-8"))
+            found.update({(each.context, each.key): each for each in messages})
+        return found
 
     def text(self, english: str, context: str = "") -> str:
         """Return the translation, or the English text where there is none.
@@ -114,37 +125,6 @@ def read(text: str) -> Iterator[Message]:
         )  # fmt: skip
 
 
-class Translations(Mapping[tuple[str, str], Message]):
-    """The messages of one language by context and English text: of several files the last that has it.
-
-    State: the files, read with the first question: German takes 1 MB, and a site may have nobody who reads it.
-    """
-
-    def __init__(self, files: Iterable[Path]) -> None:
-        self._files = tuple(files)
-
-    @cached_property
-    def _messages(self) -> dict[tuple[str, str], Message]:
-        found = {}
-        for file in self._files:
-            _, *messages = read(file.read_text(encoding="utf-8"))
-            found.update({(each.context, each.key): each for each in messages})
-        return found
-
-    def __getitem__(self, key: tuple[str, str]) -> Message:
-        return self._messages[key]
-
-    def __iter__(self) -> Iterator[tuple[str, str]]:
-        return iter(self._messages)
-
-    def __len__(self) -> int:
-        return len(self._messages)
-
-    def get(self, key: tuple[str, str], default: Any = None) -> Any:
-        """Return the message; a page asks for hundreds, so without the detour of a Mapping."""
-        return self._messages.get(key, default)
-
-
 @cache
 def catalogues() -> Mapping[str, Catalogue]:
     """Every language by its code, English first: the files of its code in all folders of `translations` together."""
@@ -156,7 +136,7 @@ def catalogues() -> Mapping[str, Catalogue]:
         header = next(read(files[-1].read_text(encoding="utf-8")))
         facts = dict(line.partition(": ")[::2] for line in header.texts[0].splitlines())
         rule = facts["Plural-Forms"].partition("plural=")[2].strip(" ;")
-        found[language] = Catalogue(language, facts["X-Language-Name"], Translations(files), rule)
+        found[language] = Catalogue(language, facts["X-Language-Name"], files, rule)
     return found
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from starlette.datastructures import Headers
 
 from appliance.types.accounts import ROLES, Role
-from appliance.web.acceptor import is_inside
+from appliance.web.acceptor import address_in, is_inside
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -141,12 +141,10 @@ class ProxyHeaders:
         Each proxy appends the address that it has seen.
         """
         for each in reversed([part.strip() for value in values for part in value.split(",")]):
-            try:
-                address = str(ipaddress.ip_address(each.strip("[]")))
-            except ValueError:
+            if (address := address_in(each.strip("[]"))) is None:
                 return ""
-            if not self._trusts(address):
-                return address
+            if not self._trusts(str(address)):
+                return str(address)
         return ""
 
     def _trusts(self, address: str) -> bool:

@@ -14,6 +14,7 @@ import pytest
 from appliance.base.clock import SystemClock
 from appliance.config import SiteConfig
 from appliance.dashboard import ptz_api
+from appliance.dashboard.deps import NO_PROBES
 from appliance.store.users import AccessLog
 from appliance.web.server import WebServer
 from tests.servers.onvif_camera import OnvifCamera
@@ -106,6 +107,15 @@ def test_a_lost_answer_and_a_refused_stop_leave_nothing_turning(turning: Turning
     assert camera.turning
     camera.fault = ""
     until(lambda: not camera.turning, 30)
+
+
+def test_a_camera_that_turns_is_stopped_where_its_address_changes(turning: Turning, camera: OnvifCamera) -> None:
+    turning.post(action="move", pan=1, seconds=10)
+    onvif = camera.address.replace("127.0.0.1", "viewer:geheim@localhost")
+    moved = SiteConfig.model_validate({"cameras": {"gate": {"url": "rtsp://h/1", "onvif": onvif}}})
+    turning.server.configure(moved.for_dashboard(), NO_PROBES)
+    assert httpx.get(f"{turning.url}/api/v1/cameras/gate/ptz", timeout=60).json()["turning"] is False
+    assert not camera.turning
 
 
 def test_the_end_of_the_appliance_stops_it_too(tmp_path: Path, camera: OnvifCamera) -> None:

@@ -207,6 +207,22 @@ def test_a_camera_goes_with_what_names_it_and_with_its_recordings_if_wanted(box:
     assert config.arming.profiles["home"].cameras == ("dock",)
 
 
+def test_the_rules_that_only_it_has_go_with_it(box: Box) -> None:
+    rules = [{"name": name, "kind": "enter", "zone": "old"} for name in ("intruder", "loiterer")]
+    both = {"cameras": ["gate", "dock"], "rules": ["intruder", "loiterer"]}
+    box.post("/settings", changes=[
+        {"path": ["cameras", "dock", "rules"], "value": rules},
+        {"path": ["notify", "phone", "rules"], "value": ["loiterer"]},
+        {"path": ["notify", "phone", "cameras"], "value": ["gate"]},
+        {"path": ["arming", "profiles", "home"], "value": both},
+    ])  # fmt: skip
+    done = box.post("/setup/cameras/dock/remove", recordings="keep")
+    assert done["changed"] == ["arming.profiles.home", "notify.phone"]
+    config = box.service.running.config
+    assert (config.notify["phone"].rules, config.notify["phone"].enabled) == ((), False)
+    assert (config.arming.profiles["home"].cameras, config.arming.profiles["home"].rules) == (("gate",), ("intruder",))
+
+
 def test_its_recordings_stay_if_wanted(box: Box) -> None:
     row = box.site.record("dock", 1_699_990_000.0)
     assert box.post("/setup/cameras/dock/remove", recordings="keep")["deleted_bytes"] == 0

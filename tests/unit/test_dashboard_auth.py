@@ -469,7 +469,8 @@ def test_a_taken_port_is_reported_with_the_remedy(site: Site) -> None:
         WebServer(app, "127.0.0.1", other.getsockname()[1])
 
 
-def test_a_host_that_is_not_ours_is_reported(site: Site) -> None:
+@pytest.mark.parametrize("host", ["192.0.2.1", "box..lan"])
+def test_a_host_that_is_not_ours_is_reported(site: Site, host: str) -> None:
     app = create_app(site.stored, site.config.for_dashboard())
     with pytest.raises(MissingDependency):
-        WebServer(app, "192.0.2.1", 0)
+        WebServer(app, host, 0)

@@ -179,7 +179,9 @@ def test_a_network_is_tried_on_the_recording_from_the_page(tmp_path: Path) -> No
         assert refused.status_code == 422
         begun = client.post("/api/v1/proofs", json={"model": "vedette-nano-int8", "hours": 1})
         assert (begun.status_code, begun.json()["state"]) == (202, "running")
-        assert client.post("/api/v1/proofs", json={"model": "vedette-nano-int8"}).status_code == 409, "one at a time"
+        second = client.post("/api/v1/proofs", json={"model": "vedette-nano-int8"})
+        assert second.status_code == 409, "one at a time"
+        assert second.json()["detail"] == "Another job is at work on the recording; wait for it, or cancel it."
         until(lambda: client.get("/api/v1/proofs").json(), 120)
         (found,) = client.get("/api/v1/proofs").json()
         assert found["candidate"] == "vedette-nano-int8"

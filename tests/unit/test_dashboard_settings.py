@@ -43,8 +43,8 @@ class Fixture:
         self.in_force: list[SiteConfig] = []
         (folder / "data").mkdir()
         self.site = Site(folder / "data", ManualClock(1_700_000_000.0))
-        service = SettingsService(self.path, folder, self.site.clock, self._take)
-        app = create_app(self.site.stored, self.site.config.for_dashboard(), settings=service)
+        self.service = SettingsService(self.path, folder, self.site.clock, self._take)
+        app = create_app(self.site.stored, self.site.config.for_dashboard(), settings=self.service)
         self.http = TestClient(app, base_url="http://127.0.0.1")
 
     def _take(self, config: SiteConfig) -> tuple[str, ...]:
@@ -293,6 +293,12 @@ def test_a_refused_change_leaves_no_version_and_no_secret(tmp_path: Path) -> Non
         )  # fmt: skip
     assert len(service.versions.all()) == 1
     assert read_secrets(tmp_path / "site.yaml") == {}
+
+
+def test_secrets_of_a_version_whose_file_has_another_name_are_known_too(settings: Fixture) -> None:
+    (kept,) = (settings.path.parent / settings_service.FOLDER).iterdir()
+    kept.rename(kept.with_name("a copy.json"))
+    assert "hunter2" not in settings.service.scrubber().scrub("the password is hunter2")
 
 
 def test_versions_are_listed_shown_and_restored(settings: Fixture) -> None:

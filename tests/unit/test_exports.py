@@ -24,7 +24,7 @@ from appliance.dashboard import exports
 from appliance.dashboard.exports import OPENINGS_A_MINUTE, ClipExporter
 from appliance.detect.model_files import model_bundles
 from appliance.store.boxes import BoxStore
-from appliance.store.exports import KEPT_S, delete_old_exports
+from appliance.store.exports import KEPT_S, ExportStore, delete_old_exports
 from appliance.store.retention import Retention
 from appliance.store.users import AccessLog, UserStore
 from appliance.types.accounts import UserRow
@@ -168,6 +168,23 @@ def test_an_export_that_cannot_be_made_says_so_and_a_restart_leaves_none_waiting
         item = restarted.get(f"{API}/exports/{item['id']}").json()
     assert item["state"] == "failed"
     assert "order it again" in item["problem"]
+
+
+def test_an_export_that_failed_says_so_once_the_disk_takes_it(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tell, refused = ExportStore.finished, []
+
+    def full(self: ExportStore, export: str, **what: Any) -> bool:
+        if len(refused) < 2:
+            refused.append(export)
+            raise StoreError("database or disk is full")
+        return tell(self, export, **what)
+
+    monkeypatch.setattr(ExportStore, "finished", full)
+    monkeypatch.setattr(exports, "TELL_AGAIN_S", 0.01)
+    item = finished(client, client.post(f"{API}/alerts/a1/export", json={"why": "case 7"}))
+    assert (item["state"], item["problem"], len(refused)) == ("failed", "database or disk is full", 2)
 
 
 def test_a_long_alert_s_objects_stay_visible_in_all_of_it(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -47,10 +48,10 @@ def test_three_at_one_place_propose_a_score_that_would_have_kept_them_away() -> 
     found = only(propose([*FALSE, *RIGHT], camera()))
     assert (found.alarms, found.score_min, found.right, found.lost) == (("f1", "f2", "f3"), 0.59, 10, 0)
     assert found.place == BUSH
-    assert "3 false alarms of person" in found.words
+    assert "3 false alarms of person" in found.sentences
     assert (
         "With score_min 0.59 none of them would have come; of 10 that you called right, none would be missed."
-        in found.words
+        in found.sentences
     )
 
 
@@ -77,9 +78,18 @@ def test_a_score_that_costs_what_is_right_is_not_proposed() -> None:
     weak = [seen(f"w{n}", 0.55, DOOR, false=False) for n in range(2)]
     found = only(propose([*FALSE, *RIGHT, *weak], camera()))
     assert (found.score_min, found.right, found.lost) == (None, 12, 2)
-    assert "Ignore this place, if nothing matters there." in found.words
+    assert "Ignore this place, if nothing matters there." in found.sentences
     within = only(propose([*FALSE, *RIGHT, *weak[:1]], camera()))
     assert (within.score_min, within.lost) == (0.59, 1), "one of eleven"
+
+
+@pytest.mark.parametrize("right", [[], RIGHT[:1]])
+def test_a_score_above_the_highest_is_not_said_to_cost_what_nobody_lost(right: list[ReviewedBox]) -> None:
+    sure = [seen(f"f{n}", 0.97) for n in range(3)]
+    certain = [replace(each, score=0.99) for each in right]
+    found = only(propose([*sure, *certain], camera()))
+    assert (found.score_min, found.lost) == (None, 0)
+    assert found.sentences.endswith("scores up to 0.97. Ignore this place, if nothing matters there.")
 
 
 def tall(height: float, n: int) -> ReviewedBox:
@@ -91,11 +101,11 @@ def test_where_no_score_fits_a_height_between_them_is_proposed() -> None:
     large = [tall(0.4, n) for n in range(5)]
     found = only(propose([*FALSE, *large], camera()))
     assert (found.score_min, found.height_min, found.height_max) == (None, 0.3, None)
-    assert "With height_min 0.3 none of them would have come, and all that is right would." in found.words
+    assert "With height_min 0.3 none of them would have come, and all that is right would." in found.sentences
     small = [tall(0.1, n) for n in range(5)]
     found = only(propose([*FALSE, *small], camera()))
     assert (found.score_min, found.height_min, found.height_max) == (None, None, 0.15)
-    assert "With height_max 0.15" in found.words
+    assert "With height_max 0.15" in found.sentences
     mixed = only(propose([*FALSE, *large, tall(0.22, 9)], camera()))
     assert (mixed.height_min, mixed.height_max) == (None, None), "one that is right is as high as they"
 

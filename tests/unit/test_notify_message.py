@@ -221,6 +221,7 @@ def test_nothing_of_what_may_not_leave_is_in_a_message_about_an_alert_that_the_d
         ("rules: [loiterer]", "no rule `loiterer`"),
         ("secret: short", "too short"),
         ('secret: "whsec_%%%"', "not base64"),
+        ("secret: whsec_", "too short"),
         ("hold_s: 601", "less than or equal to 600"),
         ('authorization: "a\\nb"', "one line"),
         ("topic: x", "topic"),

@@ -18,6 +18,7 @@ from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import CoreProbes
 from appliance.notify.push_means import PushMeans, VapidKey
 from appliance.settings.settings_service import SettingsService
+from appliance.settings.yaml_edit import SiteChange
 from appliance.store.audit import AuditStore
 from appliance.store.push_subscriptions import PushSubscriptionStore
 from tests.servers.push_service import PushedBrowser, base64url
@@ -121,6 +122,26 @@ def test_two_names_that_differ_in_a_sign_alone_keep_a_secret_each(made: Fixture)
     made.save("a_b", kind="webhook", url="https://two.example")
     held = made.service.running.config.notify
     assert [held[name].model_dump()["url"] for name in ("a-b", "a_b")] == ["https://one.example", "https://two.example"]
+
+
+def test_what_the_file_says_in_more_words_stays_where_the_form_did_not_change_it(made: Fixture) -> None:
+    more = {
+        "severities": ["warning"], "health": ["disk"], "urgent": ["warning", "alert"],
+        "quiet_hours": {"days": ["sat"], "hours": ["22:00-06:00", "12:00-13:00"]},
+    }  # fmt: skip
+    made.service.change(
+        [SiteChange(("notify", "old", key), value) for key, value in more.items()], made.service.running.digest, "", ""
+    )
+    (item,) = made.http.get("/api/v1/notify").json()["targets"]
+    form = {"kind": "webhook", "health": True, "urgent": True, "quiet_hours": item["quiet_hours"]}
+    made.save("old", **form, enabled=False)
+    assert {key: made.written["old"][key] for key in more} == more
+    assert made.written["old"]["enabled"] is False
+    made.save("old", **{**form, "health": False, "urgent": False, "severity": "alert", "quiet_hours": "01:00-02:00"})
+    assert made.written["old"] | {
+        "health": [], "severities": ["alert"], "quiet_hours": {"hours": ["01:00-02:00"]}
+    } == made.written["old"]  # fmt: skip
+    assert "urgent" not in made.written["old"]
 
 
 def test_an_empty_secret_stays_and_other_keys_too(made: Fixture) -> None:

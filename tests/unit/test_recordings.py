@@ -7,6 +7,7 @@ import io
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import av
 import cv2
@@ -19,7 +20,7 @@ from appliance.base.errors import EvidenceError
 from appliance.base.local_files import DiskWriteError
 from appliance.dashboard import recordings
 from appliance.dashboard.recordings import CUT_S_MAX, WAITING_MAX, FrameCache, RecordingCuts, TooBusy
-from appliance.media.recorded import FrameImages, RecordedSegment
+from appliance.media.recorded import ClipFile, FrameImages, RecordedSegment
 from appliance.media.recording_reader import READ_DIRECTLY, DirectReader, RecordingReader, SandboxedReader
 from tests.support import numbered_footage
 from tests.support.dashboard_site import Site
@@ -230,6 +231,19 @@ def test_a_cut_never_takes_the_room_that_recording_needs(site: Site) -> None:
     with pytest.raises(DiskWriteError, match="the disk is too full"):
         asyncio.run(several(cuts, 1))
     assert cuts.cuts == 0
+
+
+def test_a_cut_that_was_begun_before_something_was_erased_is_not_kept(site: Site) -> None:
+    class Erasing(DirectReader):
+        def clip(self, *values: Any, **named: Any) -> ClipFile:
+            made = super().clip(*values, **named)
+            cuts.empty()
+            return made
+
+    cuts = RecordingCuts(site.segments, site.root, Erasing(), site.clock)
+    with pytest.raises(EvidenceError, match="was erased"):
+        asyncio.run(several(cuts, 1))
+    assert files(site) == []
 
 
 class HeldReader(DirectReader):

@@ -275,6 +275,20 @@ def test_copies_are_kept_while_they_are_used_and_then_deleted(site: Site) -> Non
     assert made.made == 3
 
 
+def test_a_copy_that_was_begun_before_something_was_erased_is_not_kept(site: Site) -> None:
+    class Erasing(DirectReader):
+        def rendition(self, source: Path, path: Path) -> WrittenFile:
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(source.read_bytes())
+            made.empty()
+            return WrittenFile(path.stat().st_size, "0" * 64)
+
+    made = renditions_of(site, Erasing())
+    with pytest.raises(EvidenceError, match="was erased"):
+        asyncio.run(finished(made, clips(site, 1)[0]))
+    assert list((site.root / "cuts").iterdir()) == []
+
+
 def test_a_copy_never_takes_the_room_that_recording_needs(site: Site) -> None:
     made = renditions_of(site, HeldReader(), keep_free=1000, free_bytes=lambda root: 1005)
     with pytest.raises(DiskWriteError, match="the disk is too full"):

@@ -44,7 +44,7 @@ def test_the_person_comes_before_their_browser_and_that_before_the_site() -> Non
     assert choose_language("xx", "de;q=nonsense,,;;", "xx") == "en"
 
 
-def test_a_translation_is_read_as_gettext_writes_it() -> None:
+def test_a_translation_is_read_as_gettext_writes_it(tmp_path: Path) -> None:
     header = '"Plural-Forms: nplurals=2; plural=(n != 1);\\n"'
     text = f"""msgid ""\nmsgstr ""\n{header}
 
@@ -62,7 +62,8 @@ msgstr[1] "{{n}} "
     _, cat = texts.read(text)
     assert (cat.key, cat.plural, cat.texts) == ('{n} "cat"', "{n} cats", ("{n} Katze", "{n} Katzen"))
     assert (cat.places, cat.comments) == (("static/a.js",), ("# by whom",))
-    spoken = Catalogue("de", "Deutsch", {("", cat.key): cat})
+    (tmp_path / "de.po").write_text(text)
+    spoken = Catalogue("de", "Deutsch", [tmp_path / "de.po"])
     assert [spoken.counted(cat.key, cat.plural, n) for n in (0, 1, 2)] == [cat.texts[1], cat.texts[0], cat.texts[1]]
     assert '"{n} Katze"' in spoken.script()
     with pytest.raises(ValueError, match="not a line"):
