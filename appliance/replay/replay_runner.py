@@ -211,7 +211,7 @@ class CameraReplay:
         return replace(found, cost=replace(cost, remembered=remembered))
 
     def _frame(self, frame: DecodedFrame) -> None:
-        if not self.analysis.has_session:
+        if not self.analysis.has_session or self.analysis.begins_session(frame):
             self._start_session(frame)
         t = round(frame.t, 3)
         self.stats.t = t
