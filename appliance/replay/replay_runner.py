@@ -291,8 +291,7 @@ class CameraReplay:
 
     def _step(self, step: PipelineStep) -> None:
         routes = self._routing.decide(step)
-        if self._verdicts.enabled:
-            self._verdicts.submit(self._routing.escalations())
+        self._verdicts.submit(self._routing.escalations())
         step = self._verdicts.with_verdicts(step)
         self._context.log.step(step, routes)
         self.stats.add_step(step, routes)
