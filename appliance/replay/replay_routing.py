@@ -184,12 +184,12 @@ class ReplayRouting:
     that never escalates.
     """
 
-    def __init__(self, config: DecisionConfig, camera: str, model: str, context: RouterContext | None = None) -> None:
+    def __init__(self, config: DecisionConfig, camera: str, model: str, context: RouterContext) -> None:
         """context: what the cameras of one replay share."""
         self._escalates = config.has_judge and config.escalation.enabled
         self._camera = camera
         self._model = model
-        self._planner = EscalationPlanner(camera, config.cameras[camera].rules, context or router_context_of(config))
+        self._planner = EscalationPlanner(camera, config.cameras[camera].rules, context)
         self._frame_history = FrameHistory(config, camera)
         self._t = 0.0
         self._escalations: tuple[ReplayEscalation, ...] = ()
