@@ -114,8 +114,8 @@ class CameraAnalysis:
 
     def watch_lines(self, lines: Sequence[tuple[Point, Point]]) -> None:
         """Track for these lines of the camera's rules from now on. Any thread."""
-        self._lines, tracks = tuple(lines), self._tracks
-        if tracks is not None:
+        self._lines = tuple(lines)
+        if (tracks := self._tracks) is not None:
             tracks.watch_lines(self._lines)
 
     def open(self, decoder: Decoder, info: StreamInfo) -> None:
@@ -145,12 +145,13 @@ class CameraAnalysis:
         """Forget what was tracked: earlier track ids mean nothing now. The (width, height) of its frames, upright."""
         self.detector = self._next_detector
         tracker = self._new_tracker(self.detector.labels)
-        self._tracks = SessionTracks(self.camera, self.detector, tracker, self._drain, self._lines)
+        self._tracks = tracks = SessionTracks(self.camera, self.detector, tracker, self._drain)
+        tracks.watch_lines(self._lines)  # now that `watch_lines` sees it: another thread may change them meanwhile
         self.probe.size = upright_size(frame.av_frame)
         self.probe.selector = FrameSelector(
             self.detector,
             self._settings,
-            self._tracks,
+            tracks,
             frame_filter=self._frame_filter,
             on_luma=self._tamper.observe if self._tamper is not None else None,
             work=lambda: self._work,

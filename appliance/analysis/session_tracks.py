@@ -169,21 +169,20 @@ class SessionTracks:
         camera: str,
         detector: ObjectDetector,
         tracker: ObjectTracker,
-        drain: Callable[[], None] | None = None,
-        lines: Sequence[tuple[Point, Point]] = (),
+        drain: Callable[[], None] | None,
     ) -> None:
-        """detector: that examines the frames of this session. lines: of the camera's rules."""
+        """camera: its name. detector: that examines the frames of this session."""
         self.summary = TrackSummary()
         self.detector = detector
-        self._camera = camera
+        self.camera = camera
         self._tracker = tracker
         self._drain = drain
         self._converter = FrameConverter()
-        self._rate = RateNeed(lines)
+        self._rate = RateNeed(())
         self._seq = 0
 
     def watch_lines(self, lines: Sequence[tuple[Point, Point]]) -> None:
-        """Watch these lines: the camera's rules have changed. Any thread may call."""
+        """Watch these lines of the camera's rules from now on. Any thread may call."""
         self._rate = RateNeed(lines)
 
     def settled(self) -> TrackSummary:
@@ -194,11 +193,6 @@ class SessionTracks:
         if self._drain is not None:
             self._drain()
         return self.summary
-
-    @property
-    def camera(self) -> str:
-        """Name of the camera whose session it is."""
-        return self._camera
 
     def whole_frame(self, request: InferenceRequest, side: int) -> NDArray[np.uint8]:
         """Return the whole frame as the detector is shown it; in more detail for a network that wants `side` pixels."""
@@ -227,7 +221,7 @@ class SessionTracks:
             self.summary = self._tracked(request, detections)
         self._seq += 1
         return FrameBoxes(
-            camera=self._camera,
+            camera=self.camera,
             seq=self._seq - 1,
             frame=request.frame_index,
             t=request.t,
