@@ -12,7 +12,6 @@ with 1.9 times the CPU time exceeded 1.5 times in only two frames of three.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -88,8 +87,14 @@ SURVEY_TASK: TypeAdapter[SurveyTask] = TypeAdapter(SurveyTask)
 SURVEY: TypeAdapter[Survey] = TypeAdapter(Survey)
 
 
-def surveyed(task: SurveyTask) -> Generator[float, None, dict[str, Any]]:
-    """Yield the share that is done; return a Survey as plain values. Raise ModelError, SourceError, DetectorError."""
+def survey_frames(values: dict[str, Any]) -> Generator[float, None, dict[str, Any]]:
+    """Yield the share that is done; return a Survey as plain values. values: a SurveyTask as plain values.
+
+    Raise ModelError, SourceError, DetectorError.
+    """
+    task = SURVEY_TASK.validate_python(values)
+    if task.model_folder:
+        os.environ["VEDETTE_MODELS"] = task.model_folder
     clock = SystemClock()
     before, began, cpu_began = peak_mb(), clock.monotonic(), process_cpu_s()
     settings = task.detector.model_copy(update={"score_min": SCORE_MIN})
@@ -103,9 +108,9 @@ def surveyed(task: SurveyTask) -> Generator[float, None, dict[str, Any]]:
                 if len(frames) >= FRAMES_MAX:
                     break
                 pixels = upright_bgr(decoded.av_frame)
-                cpu = time.process_time()
+                cpu = process_cpu_s()
                 found = network.detect([pixels])[0]
-                cpu_ms = (time.process_time() - cpu) * 1000
+                cpu_ms = (process_cpu_s() - cpu) * 1000
                 names = [network.labels[kind] for kind in found.class_ids.tolist()]
                 rows = zip(names, found.scores.tolist(), found.boxes.tolist(), strict=True)
                 objects = tuple(
@@ -126,14 +131,6 @@ def surveyed(task: SurveyTask) -> Generator[float, None, dict[str, Any]]:
         seconds=round(clock.monotonic() - began, 2), cpu_s=round(process_cpu_s() - cpu_began, 2), unread=tuple(unread),
     )  # fmt: skip
     return asdict(survey)
-
-
-def survey_frames(values: dict[str, Any]) -> Generator[float, None, dict[str, Any]]:
-    """Do `surveyed` in a sandbox. values: a SurveyTask as plain values."""
-    task = SURVEY_TASK.validate_python(values)
-    if task.model_folder:
-        os.environ["VEDETTE_MODELS"] = task.model_folder
-    return (yield from surveyed(task))
 
 
 def sampled(path: Path, every_s: float, *, keys_only: bool) -> Iterator[DecodedFrame]:
@@ -223,6 +220,6 @@ def compare_costs(values: dict[str, Any]) -> Generator[float, None, list[tuple[f
 
 
 def _cpu_ms(network: Any, pixels: Any) -> float:
-    began = time.process_time()
+    began = process_cpu_s()
     network.detect([pixels])
-    return round((time.process_time() - began) * 1000, 2)
+    return round((process_cpu_s() - began) * 1000, 2)

@@ -29,11 +29,10 @@ from appliance.canary.frame_survey import (
     paired,
 )
 from appliance.canary.judge import CandidateJudge, KnownObject, PairedObject, RunCosts, kind_of
-from appliance.canary.proof_store import DifferingFrame, ProofReport
+from appliance.canary.proof_store import SHOWN_MAX, DifferingFrame, ProofReport
 from appliance.sandbox.sandbox import SandboxError, SandboxLimits, SandboxTimeout, SandboxUnavailable
 from appliance.store.archive import ReviewedEvent
 
-SHOWN_MAX = 60  # frames that differ, in one report
 AROUND_S = 10.0  # an object is there this long before and after its event
 CPU_S_MIN, CPU_SHARE_MAX = 20.0, 5.0  # CPU time for a candidate, at least, and against what is in force needed
 WALL_S_MAX = 3600.0  # seconds for one camera and network
