@@ -23,16 +23,17 @@ from numpy.typing import NDArray
 
 from appliance.analysis.frame_selector import ALL_WORK, FrameFilter, FrameSelector, WorkShare
 from appliance.analysis.keyframe_policy import DecodePolicy
-from appliance.analysis.session_tracks import InferenceRequest, ObjectTracker, SessionTracks
+from appliance.analysis.session_tracks import InferenceRequest, SessionTracks
 from appliance.config import DetectConfig
 from appliance.detect.detector import ObjectDetector, calibration_of
 from appliance.health.tamper_detector import TamperDetector
 from appliance.media.decoder import DecodedFrame, Decoder
 from appliance.media.frames import upright_size
 from appliance.media.source import StreamInfo, VideoPacket
+from appliance.track.tracker import Tracker
 from appliance.types import Detections, FrameBoxes, HealthKind, Point
 
-NewTracker = Callable[[tuple[str, ...]], ObjectTracker]
+NewTracker = Callable[[tuple[str, ...]], Tracker]
 """The detector's labels to a tracker for one session."""
 
 
