@@ -24,15 +24,12 @@ from appliance.base.config_model import DetectorConfig
 from appliance.base.errors import SourceError
 from appliance.base.machine import peak_mb
 from appliance.canary.judge import (
-    FoundObject,
     KnownObject,
     PairedObject,
     SurveyedFrame,
-    common_score,
-    kind_of,
+    found_objects,
     light_of,
     paired_objects,
-    rounded_box,
 )
 from appliance.detect import detector as detectors
 from appliance.media.decoder import DecodedFrame, Decoder
@@ -111,15 +108,8 @@ def survey_frames(values: dict[str, Any]) -> Generator[float, None, dict[str, An
                 cpu = process_cpu_s()
                 found = network.detect([pixels])[0]
                 cpu_ms = (process_cpu_s() - cpu) * 1000
-                names = [network.labels[kind] for kind in found.class_ids.tolist()]
-                rows = zip(names, found.scores.tolist(), found.boxes.tolist(), strict=True)
-                objects = tuple(
-                    FoundObject(kind_of(name), round(common_score(score, lines.get(name)), 4), rounded_box(box))
-                    for name, score, box in rows
-                )
-                frames.append(
-                    SurveyedFrame(round(file.begin_t + decoded.t, 3), light_of(pixels), round(cpu_ms, 2), objects)
-                )
+                objects, t = found_objects(found, network.labels, lines), round(file.begin_t + decoded.t, 3)
+                frames.append(SurveyedFrame(t, light_of(pixels), round(cpu_ms, 2), objects))
                 if len(frames) % PROGRESS_EVERY == 0:
                     yield round(number / len(task.files), 4)
         except SourceError as error:
