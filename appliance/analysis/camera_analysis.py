@@ -23,16 +23,17 @@ from numpy.typing import NDArray
 
 from appliance.analysis.frame_selector import ALL_WORK, FrameFilter, FrameSelector, WorkShare
 from appliance.analysis.keyframe_policy import DecodePolicy
-from appliance.analysis.session_tracks import InferenceRequest, ObjectTracker, SessionTracks
+from appliance.analysis.session_tracks import InferenceRequest, SessionTracks
 from appliance.config import DetectConfig
 from appliance.detect.detector import ObjectDetector, calibration_of
 from appliance.health.tamper_detector import TamperDetector
 from appliance.media.decoder import DecodedFrame, Decoder
 from appliance.media.frames import upright_size
 from appliance.media.source import StreamInfo, VideoPacket
+from appliance.track.tracker import Tracker
 from appliance.types import Detections, FrameBoxes, HealthKind, Point
 
-NewTracker = Callable[[tuple[str, ...]], ObjectTracker]
+NewTracker = Callable[[tuple[str, ...]], Tracker]
 """The detector's labels to a tracker for one session."""
 
 
@@ -114,8 +115,8 @@ class CameraAnalysis:
 
     def watch_lines(self, lines: Sequence[tuple[Point, Point]]) -> None:
         """Track for these lines of the camera's rules from now on. Any thread."""
-        self._lines, tracks = tuple(lines), self._tracks
-        if tracks is not None:
+        self._lines = tuple(lines)
+        if (tracks := self._tracks) is not None:
             tracks.watch_lines(self._lines)
 
     def open(self, decoder: Decoder, info: StreamInfo) -> None:
@@ -145,12 +146,13 @@ class CameraAnalysis:
         """Forget what was tracked: earlier track ids mean nothing now. The (width, height) of its frames, upright."""
         self.detector = self._next_detector
         tracker = self._new_tracker(self.detector.labels)
-        self._tracks = SessionTracks(self.camera, self.detector, tracker, self._drain, self._lines)
+        self._tracks = tracks = SessionTracks(self.camera, self.detector, tracker, self._drain)
+        tracks.watch_lines(self._lines)  # now that `watch_lines` sees it: another thread may change them meanwhile
         self.probe.size = upright_size(frame.av_frame)
         self.probe.selector = FrameSelector(
             self.detector,
             self._settings,
-            self._tracks,
+            tracks,
             frame_filter=self._frame_filter,
             on_luma=self._tamper.observe if self._tamper is not None else None,
             work=lambda: self._work,

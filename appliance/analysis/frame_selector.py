@@ -152,10 +152,6 @@ class WorkShare:
 ALL_WORK = WorkShare()
 
 
-def _all_work() -> WorkShare:
-    return ALL_WORK
-
-
 FrameFilter = Callable[[int, float, av.VideoFrame], av.VideoFrame]
 """(frame index, t, frame) to the frame that is analysed instead: how a replay makes weather."""
 
@@ -207,9 +203,9 @@ class FrameSelector:
         settings: DetectConfig,
         tracks: SessionTracks,
         *,
-        frame_filter: FrameFilter | None = None,
-        on_luma: Callable[[float, NDArray[np.uint8]], None] | None = None,
-        work: Callable[[], WorkShare] = _all_work,
+        frame_filter: FrameFilter | None,
+        on_luma: Callable[[float, NDArray[np.uint8]], None] | None,
+        work: Callable[[], WorkShare],
     ) -> None:
         """work: how much of the usual is done now; with less, nothing hurries."""
         self._detector = detector

@@ -11,7 +11,6 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import av
 import numpy as np
@@ -24,7 +23,7 @@ from appliance.detect.detector import ObjectDetector
 from appliance.detect.letterbox import GpuFrame, GpuFrameRuntime
 from appliance.media.frames import FrameConverter, device_format, quarter_turns, upright_size
 from appliance.rules.line_polygon_geometry import crossing, foot
-from appliance.track.tracker import VEHICLES
+from appliance.track.tracker import VEHICLES, Tracker
 from appliance.types import Box, Detections, FrameBoxes, Point, TrackedObject, contained_share
 
 logger = logging.getLogger(__name__)
@@ -32,30 +31,6 @@ logger = logging.getLogger(__name__)
 MOVED_SHARE_MIN = 0.01  # of the frame: the box of an object at rest is never measured quite alike
 _NEVER = float("-inf")
 _BT709, _FULL_RANGE = 1, 2  # AVCOL_SPC_BT709, AVCOL_RANGE_JPEG; swscale takes what is not named for BT.601, limited
-
-
-class ObjectTracker(Protocol):
-    """Follows objects through the frames of one camera session."""
-
-    @property
-    def active_boxes(self) -> tuple[Box, ...]:
-        """Tracked objects that are not at rest: the next inference is needed there."""
-        ...
-
-    @property
-    def has_unconfirmed(self) -> bool:
-        """The last frame showed an object that is not reported until another frame has shown it, too."""
-        ...
-
-    def update(
-        self, detections: Detections, t: float, planes: Sequence[NDArray[np.uint8]], parts: Sequence[Box] = ()
-    ) -> tuple[TrackedObject, ...]:
-        """Return the objects of this frame. Call it only for frames that were examined; `t` rises.
-
-        planes: the whole frame, brightness and perhaps two colour planes, upright (see `FrameConverter.planes`). parts:
-        of the frame, those that were examined; none: all of it. Boxes are always shares of the whole frame.
-        """
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,22 +143,21 @@ class SessionTracks:
         self,
         camera: str,
         detector: ObjectDetector,
-        tracker: ObjectTracker,
-        drain: Callable[[], None] | None = None,
-        lines: Sequence[tuple[Point, Point]] = (),
+        tracker: Tracker,
+        drain: Callable[[], None] | None,
     ) -> None:
-        """detector: that examines the frames of this session. lines: of the camera's rules."""
+        """camera: its name. detector: that examines the frames of this session."""
         self.summary = TrackSummary()
         self.detector = detector
-        self._camera = camera
+        self.camera = camera
         self._tracker = tracker
         self._drain = drain
         self._converter = FrameConverter()
-        self._rate = RateNeed(lines)
+        self._rate = RateNeed(())
         self._seq = 0
 
     def watch_lines(self, lines: Sequence[tuple[Point, Point]]) -> None:
-        """Watch these lines: the camera's rules have changed. Any thread may call."""
+        """Watch these lines of the camera's rules from now on. Any thread may call."""
         self._rate = RateNeed(lines)
 
     def settled(self) -> TrackSummary:
@@ -194,11 +168,6 @@ class SessionTracks:
         if self._drain is not None:
             self._drain()
         return self.summary
-
-    @property
-    def camera(self) -> str:
-        """Name of the camera whose session it is."""
-        return self._camera
 
     def whole_frame(self, request: InferenceRequest, side: int) -> NDArray[np.uint8]:
         """Return the whole frame as the detector is shown it; in more detail for a network that wants `side` pixels."""
@@ -227,7 +196,7 @@ class SessionTracks:
             self.summary = self._tracked(request, detections)
         self._seq += 1
         return FrameBoxes(
-            camera=self._camera,
+            camera=self.camera,
             seq=self._seq - 1,
             frame=request.frame_index,
             t=request.t,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import difflib
+import getpass
 import io
 import json
 import os
@@ -12,6 +13,8 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
+
+from appliance.base.errors import UsageError
 
 CLOSED_PIPE = 141  # as a shell calls the end by SIGPIPE
 INTERRUPTED = 130  # ... and by SIGINT
@@ -23,6 +26,19 @@ def named_path(text: str) -> Path:
     if not text or "\0" in text:
         raise argparse.ArgumentTypeError("the name is empty (a variable that is not set?)")
     return Path(text)
+
+
+def typed_secret(prompt: str, *, twice: bool = True) -> str:
+    """Return a password from a prompt at a terminal; else from the first line of standard input.
+
+    It is never an argument, since others can see those. Raise UsageError: the second time it was another.
+    """
+    if not sys.stdin.isatty():
+        return sys.stdin.readline().rstrip("\r\n")
+    first = getpass.getpass(prompt)
+    if twice and getpass.getpass("Once more: ") != first:
+        raise UsageError("the two are not the same: nothing was changed")
+    return first
 
 
 def whole_number_between(low: int, high: int, what: str) -> Callable[[str], int]:

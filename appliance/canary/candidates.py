@@ -40,7 +40,7 @@ EVERY_S = 60.0  # a change of the clock's hour is noticed within a minute
 BEGIN_HOUR, END_HOUR = 1, 5  # local time: few people move, and few look
 NICE = 19  # the lowest: it has what cameras leave
 _COMMAND = (sys.executable, "-m", APPLIANCE)
-_NAME = re.compile(r"^[a-z0-9][a-z0-9_-]{0,39}$")
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 
 
 class KeyChange(BaseModel):
@@ -108,7 +108,7 @@ class CandidateStore:
         self._path(name).unlink(missing_ok=True)
 
     def _path(self, name: str) -> Path:
-        if not _NAME.match(name):
+        if not _NAME.fullmatch(name):
             raise UsageError(f"`{name}` is no name of a candidate: small letters, digits, - and _, 40 at most")
         return self._root / CANDIDATES / f"{name}.json"
 

@@ -12,7 +12,6 @@ with 1.9 times the CPU time exceeded 1.5 times in only two frames of three.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,15 +24,12 @@ from appliance.base.config_model import DetectorConfig
 from appliance.base.errors import SourceError
 from appliance.base.machine import peak_mb
 from appliance.canary.judge import (
-    FoundObject,
     KnownObject,
     PairedObject,
     SurveyedFrame,
-    common_score,
-    kind_of,
+    found_objects,
     light_of,
     paired_objects,
-    rounded_box,
 )
 from appliance.detect import detector as detectors
 from appliance.media.decoder import DecodedFrame, Decoder
@@ -88,8 +84,14 @@ SURVEY_TASK: TypeAdapter[SurveyTask] = TypeAdapter(SurveyTask)
 SURVEY: TypeAdapter[Survey] = TypeAdapter(Survey)
 
 
-def surveyed(task: SurveyTask) -> Generator[float, None, dict[str, Any]]:
-    """Yield the share that is done; return a Survey as plain values. Raise ModelError, SourceError, DetectorError."""
+def survey_frames(values: dict[str, Any]) -> Generator[float, None, dict[str, Any]]:
+    """Yield the share that is done; return a Survey as plain values. values: a SurveyTask as plain values.
+
+    Raise ModelError, SourceError, DetectorError.
+    """
+    task = SURVEY_TASK.validate_python(values)
+    if task.model_folder:
+        os.environ["VEDETTE_MODELS"] = task.model_folder
     clock = SystemClock()
     before, began, cpu_began = peak_mb(), clock.monotonic(), process_cpu_s()
     settings = task.detector.model_copy(update={"score_min": SCORE_MIN})
@@ -103,18 +105,11 @@ def surveyed(task: SurveyTask) -> Generator[float, None, dict[str, Any]]:
                 if len(frames) >= FRAMES_MAX:
                     break
                 pixels = upright_bgr(decoded.av_frame)
-                cpu = time.process_time()
+                cpu = process_cpu_s()
                 found = network.detect([pixels])[0]
-                cpu_ms = (time.process_time() - cpu) * 1000
-                names = [network.labels[kind] for kind in found.class_ids.tolist()]
-                rows = zip(names, found.scores.tolist(), found.boxes.tolist(), strict=True)
-                objects = tuple(
-                    FoundObject(kind_of(name), round(common_score(score, lines.get(name)), 4), rounded_box(box))
-                    for name, score, box in rows
-                )
-                frames.append(
-                    SurveyedFrame(round(file.begin_t + decoded.t, 3), light_of(pixels), round(cpu_ms, 2), objects)
-                )
+                cpu_ms = (process_cpu_s() - cpu) * 1000
+                objects, t = found_objects(found, network.labels, lines), round(file.begin_t + decoded.t, 3)
+                frames.append(SurveyedFrame(t, light_of(pixels), round(cpu_ms, 2), objects))
                 if len(frames) % PROGRESS_EVERY == 0:
                     yield round(number / len(task.files), 4)
         except SourceError as error:
@@ -126,14 +121,6 @@ def surveyed(task: SurveyTask) -> Generator[float, None, dict[str, Any]]:
         seconds=round(clock.monotonic() - began, 2), cpu_s=round(process_cpu_s() - cpu_began, 2), unread=tuple(unread),
     )  # fmt: skip
     return asdict(survey)
-
-
-def survey_frames(values: dict[str, Any]) -> Generator[float, None, dict[str, Any]]:
-    """Do `surveyed` in a sandbox. values: a SurveyTask as plain values."""
-    task = SURVEY_TASK.validate_python(values)
-    if task.model_folder:
-        os.environ["VEDETTE_MODELS"] = task.model_folder
-    return (yield from surveyed(task))
 
 
 def sampled(path: Path, every_s: float, *, keys_only: bool) -> Iterator[DecodedFrame]:
@@ -223,6 +210,6 @@ def compare_costs(values: dict[str, Any]) -> Generator[float, None, list[tuple[f
 
 
 def _cpu_ms(network: Any, pixels: Any) -> float:
-    began = time.process_time()
+    began = process_cpu_s()
     network.detect([pixels])
-    return round((time.process_time() - began) * 1000, 2)
+    return round((process_cpu_s() - began) * 1000, 2)

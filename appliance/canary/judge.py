@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from appliance.types import Detections
+
 ALPHA = 0.02  # chance of a wrong "worse", and of a wrong "better"
 LOST_MAX = 0.15  # share of the objects that the other is sure of
 GAINED_MAX = 0.35  # share of what either found that the candidate alone is sure of: half as many again
@@ -385,6 +387,18 @@ def common_score(score: float, line: tuple[float, float] | None) -> float:
 def _logit(score: float) -> float:
     bounded = min(max(score, 0.01), 0.99)
     return math.log(bounded / (1 - bounded))
+
+
+def found_objects(
+    found: Detections, labels: Sequence[str], lines: Mapping[str, tuple[float, float]]
+) -> tuple[FoundObject, ...]:
+    """Return detections as objects to compare. lines: as `detector.calibration_of` has them."""
+    names = [labels[kind] for kind in found.class_ids.tolist()]
+    rows = zip(names, found.scores.tolist(), found.boxes.tolist(), strict=True)
+    return tuple(
+        FoundObject(kind_of(name), round(common_score(score, lines.get(name)), 4), rounded_box(box))
+        for name, score, box in rows
+    )
 
 
 def rounded_box(corners: Sequence[float]) -> Box:

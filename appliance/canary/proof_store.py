@@ -21,7 +21,7 @@ from appliance.types import iou
 Source = Literal["recording", "live"]
 KEPT_MAX = 20  # reports of some 10 kB, the newest
 FRAMES_MAX = 20_000  # a frame in 5 s: 28 hours, so a day and a night; 8 MB
-SHOWN_MAX = 60  # frames that differ, in one report: the newest
+SHOWN_MAX = 60  # frames that differ, in one report; of live ones the newest
 STANDS_S = 3600.0  # an object that stays where it is counts once in so long
 STANDS_IOU_MIN = 0.7  # of its box and the one that counted
 STANDING_MAX = 64  # objects of a camera that may stand still: those seen last

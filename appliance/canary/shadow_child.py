@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import statistics
+from dataclasses import asdict
 from typing import Any, cast
 
 import numpy as np
@@ -17,7 +18,7 @@ from appliance.base.config_model import DetectorConfig
 from appliance.base.errors import DetectorError
 from appliance.base.machine import peak_mb
 from appliance.base.process_memory import hold_little, trim_heaps
-from appliance.canary.judge import common_score, kind_of, light_of, rounded_box
+from appliance.canary.judge import found_objects, light_of
 from appliance.detect import detector as detectors
 from appliance.detect.detector import ObjectDetector
 
@@ -65,14 +66,8 @@ def examine(values: dict[str, Any]) -> dict[str, Any]:
     cpu = process_cpu_s()
     found = network.detect([cast("NDArray[np.uint8]", pixels)])[0]
     cpu_ms = (process_cpu_s() - cpu) * 1000
-    lines = detectors.calibration_of(network)
-    names = [network.labels[kind] for kind in found.class_ids.tolist()]
-    rows = zip(names, found.scores.tolist(), found.boxes.tolist(), strict=True)
-    objects = [
-        {"kind": kind_of(name), "score": round(common_score(score, lines.get(name)), 4), "box": rounded_box(box)}
-        for name, score, box in rows
-    ]
-    return {"light": light_of(pixels), "cpu_ms": round(cpu_ms, 2), "objects": objects}
+    objects = found_objects(found, network.labels, detectors.calibration_of(network))
+    return {"light": light_of(pixels), "cpu_ms": round(cpu_ms, 2), "objects": list(map(asdict, objects))}
 
 
 def _measured(network: ObjectDetector, frame: NDArray[np.uint8], seconds: float) -> tuple[float, float]:

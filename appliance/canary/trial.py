@@ -29,11 +29,10 @@ from appliance.canary.frame_survey import (
     paired,
 )
 from appliance.canary.judge import CandidateJudge, KnownObject, PairedObject, RunCosts, kind_of
-from appliance.canary.proof_store import DifferingFrame, ProofReport
+from appliance.canary.proof_store import SHOWN_MAX, DifferingFrame, ProofReport
 from appliance.sandbox.sandbox import SandboxError, SandboxLimits, SandboxTimeout, SandboxUnavailable
 from appliance.store.archive import ReviewedEvent
 
-SHOWN_MAX = 60  # frames that differ, in one report
 AROUND_S = 10.0  # an object is there this long before and after its event
 CPU_S_MIN, CPU_SHARE_MAX = 20.0, 5.0  # CPU time for a candidate, at least, and against what is in force needed
 WALL_S_MAX = 3600.0  # seconds for one camera and network
@@ -42,7 +41,10 @@ LIMITS = SandboxLimits(memory_bytes=3 * 1024**3, reply_bytes_max=32 * 1024 * 102
 """The memory is that of `recording_jobs.LIMITS`; what takes more cannot be tried on a small appliance."""
 FAILURES = (SandboxError, ModelError, SourceError, DetectorError)
 UNTRIED = (SandboxTimeout, SandboxUnavailable)
-"""Errors that blame no candidate: on a busy machine a child of the lowest priority may get no time for hours."""
+"""Errors that blame no candidate: on a busy machine a child of the lowest priority may get no time for hours.
+
+SourceError of the candidate's survey is the third: the recording was deleted since the other network examined it.
+"""
 
 
 class JobCall(Protocol):
@@ -143,7 +145,7 @@ class CandidateTrial:
         try:
             cpu_s = max(CPU_S_MIN, CPU_SHARE_MAX * old.cpu_s) / 2  # a child dies at twice of it
             new = self._survey(footage, self._plan.then, cpu_s)
-        except UNTRIED as error:
+        except (*UNTRIED, SourceError) as error:
             self._unread.append(f"{footage.camera}: {error}")
             return
         except FAILURES as error:
@@ -194,7 +196,7 @@ class CandidateTrial:
             try:
                 passed.append(self._call("run_scenario", values, WALL_S_MAX)["status"] == "passed")
             except FAILURES as error:
-                if detector is self._plan.then and passed:
+                if detector is self._plan.then and passed and not isinstance(error, UNTRIED):
                     self._failure = str(error)
                 else:
                     self._unread.append(f"{Path(file).parent.name}: {error}")

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import getpass
 import os
-import sys
 from pathlib import Path
 
 from appliance import config
 from appliance.backup.backup_file import BackupReader, BackupSource, write_backup
 from appliance.backup.restore import RestoreTarget, apply_ready, stage
 from appliance.base.clock import SystemClock, iso_utc
+from appliance.base.command_end import typed_secret
 from appliance.base.errors import ConfigError, PreconditionError, UsageError
 from appliance.config.site_file import variables
 from appliance.store.database import StoreInUse
@@ -22,7 +21,7 @@ def backup_command(site_file: Path, out: Path, *, evidence: bool, secrets: bool)
         raise PreconditionError(f"{out} is there already: name another file")
     site = config.load(site_file)
     source = BackupSource(site_file, site.storage.dir.absolute(), SystemClock(), variables(site_file))
-    passphrase = _passphrase("Passphrase for the secrets: ", twice=True) if secrets else ""
+    passphrase = typed_secret("Passphrase for the secrets: ") if secrets else ""
     if secrets and not passphrase:
         raise UsageError("no passphrase came: type it at a terminal, or give it as the first line of standard input")
     made = write_backup(source, out, evidence=evidence, passphrase=passphrase)
@@ -47,7 +46,7 @@ def restore_command(backup: Path, site_file: Path, storage: Path | None, *, othe
     with BackupReader(backup) as reader:
         sealed = reader.manifest.secrets == "sealed"
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
-    passphrase = _passphrase("Passphrase of its secrets: ") if sealed else ""
+    passphrase = typed_secret("Passphrase of its secrets: ", twice=False) if sealed else ""
     target = RestoreTarget(site_file, root, SystemClock(), {name: value for name, value in os.environ.items() if value})
     ready = stage(target, backup, passphrase=passphrase, other_site=other_site, who="vedette restore")
     print(f"{ready.site} as of {iso_utc(ready.created_t)}: {ready.alerts} alerts, {ready.users} users; it is whole")
@@ -58,13 +57,3 @@ def restore_command(backup: Path, site_file: Path, storage: Path | None, *, othe
         return 0
     print(f"restored; what was there before is in {root / ready.aside}")
     return 0
-
-
-def _passphrase(prompt: str, *, twice: bool = False) -> str:
-    """Return the passphrase from a prompt at a terminal; else from the first line of standard input."""
-    if not sys.stdin.isatty():
-        return sys.stdin.readline().rstrip("\r\n")
-    first = getpass.getpass(prompt)
-    if twice and getpass.getpass("Once more: ") != first:
-        raise UsageError("the two are not the same: nothing was made")
-    return first

@@ -18,7 +18,7 @@ from appliance import config
 from appliance.base.console import text_console
 from appliance.base.errors import UsageError
 from appliance.base.local_files import check_output
-from appliance.router.calibration import Calibration, GroupFit, RecallClaim, SureClaim
+from appliance.router.calibration import Calibration, RecallClaim, SureClaim
 from appliance.router.calibration_fit import (
     ERROR_MAX,
     AlertOutcome,
@@ -90,7 +90,7 @@ def calibration_report(
     real = np.array([each.real for each in outcomes], np.float64)
     weight = np.array([each.weight for each in outcomes], np.float64)
 
-    def group(camera: str, label: str, rows: list[int], learnt: GroupFit) -> GroupReport:
+    def group(camera: str, label: str, rows: list[int]) -> GroupReport:
         a, b, y, w = before[rows], after[rows], real[rows], weight[rows]
         return GroupReport(
             camera=camera,
@@ -101,16 +101,16 @@ def calibration_report(
             brier_after=_bootstrap(brier, b, y, w),
             ece_before=_bootstrap(ece, a, y, w),
             ece_after=_bootstrap(ece, b, y, w),
-            claim=learnt.claim if not camera else calibration.claim(camera, label),
-            sure=learnt.sure if not camera else calibration.sure(camera, label),
+            claim=calibration.everything.claim if not camera else calibration.claim(camera, label),
+            sure=calibration.everything.sure if not camera else calibration.sure(camera, label),
         )
 
     places = sorted({(each.camera, each.label) for each in outcomes})
     rows_of = {
         place: [row for row, each in enumerate(outcomes) if (each.camera, each.label) == place] for place in places
     }
-    groups = [group(*place, rows, calibration.everything) for place, rows in rows_of.items()]
-    whole = [group("", "", list(range(len(outcomes))), calibration.everything)] if outcomes else []
+    groups = [group(*place, rows) for place, rows in rows_of.items()]
+    whole = [group("", "", list(range(len(outcomes))))] if outcomes else []
     return CalibrationReport(recall=recall, groups=(*whole, *groups), calibration=calibration)
 
 

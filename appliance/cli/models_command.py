@@ -300,8 +300,7 @@ def _named_in(site_file: Path | None) -> set[str]:
 def _check_cameras(cameras: Sequence[str], site_file: Path | None) -> None:
     """Raise UsageError for a camera that the site file does not have, and ConfigError."""
     site = _site(site_file) if cameras else None
-    unknown = set(cameras) - site.cameras.keys() if site is not None else set()
-    if site is not None and unknown:
+    if site is not None and (unknown := set(cameras) - site.cameras.keys()):
         raise UsageError(f"there is no camera `{min(unknown)}` in the site file (there is: {', '.join(site.cameras)})")
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from appliance.base.errors import UsageError
-from appliance.cli.command_table import JSON, CommandTable, Option, number_between, option, switch
+from appliance.cli.command_table import CONFIG, JSON, CommandTable, Option, number_between, option, switch
 
 if TYPE_CHECKING:
     from appliance.replay.verdict_source import OracleOptions
@@ -234,14 +234,7 @@ Its verdicts are found by the time of day, for the recording of the same minutes
 Exit code 0: copied. 1: the store cannot be read. 2: wrong use, or there was no verdict in that time.
 """,
     option("cassette", type=Path, metavar="CASSETTE", help="the new file"),
-    option(
-        "--config",
-        dest="site_file",
-        type=Path,
-        required=True,
-        metavar="FILE",
-        help="the site file, for its storage.dir",
-    ),
+    CONFIG,
     option("--from", dest="t_from", metavar="TIME", help="only verdicts from then on"),
     option("--to", dest="t_to", metavar="TIME", help="until then"),
     JSON,

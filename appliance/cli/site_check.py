@@ -145,7 +145,9 @@ def exposures(site: SiteConfig, site_file: Path) -> Iterator[Finding]:
     urls = [
         url for each in site.cameras.values() for url in (each.url, each.detect_url, each.onvif) if url and "@" in url
     ]
-    secrets = [url.rpartition("@")[0].rpartition(":")[2] for url in urls] + list(uplink.secrets if uplink else ())
+    secrets = [url.partition("://")[2].rpartition("@")[0].partition(":")[2] for url in urls] + list(
+        uplink.secrets if uplink else ()
+    )
     if site.mqtt is not None and site.mqtt.password is not None:
         secrets.append(site.mqtt.password.get_secret_value())
     if site.dashboard.token is not None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import getpass
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +11,7 @@ from rich.table import Table
 
 from appliance import config
 from appliance.base.clock import SystemClock, iso_utc
+from appliance.base.command_end import typed_secret
 from appliance.base.console import text_console
 from appliance.base.credentials import code_digest, hashed, new_code
 from appliance.base.errors import PreconditionError, UsageError
@@ -38,7 +37,8 @@ def add_command(site_file: Path, name: str, role: Role, cameras: Sequence[str]) 
     site = config.load(site_file)
     if strange := [each for each in cameras if each not in site.cameras]:
         raise UsageError(f"there is no camera {strange[0]} in {site_file}")
-    user = UserRow(name=name, role=role, cameras=tuple(sorted(cameras)) or None, password=hashed(_password(name)))
+    password = hashed(typed_secret(f"Password for {name}: "))
+    user = UserRow(name=name, role=role, cameras=tuple(sorted(cameras)) or None, password=password)
     clock = SystemClock()
     with open_beside(site.storage.dir / DATABASE, clock) as connection:
         add_user(connection, user, clock.now())
@@ -84,7 +84,7 @@ def passwd_command(site_file: Path, name: str, *, without_second_factor: bool = 
     with open_beside(path, clock) as connection:
         if name not in all_users(connection):
             raise UsageError(f"there is no user {name}")
-    password = hashed(_password(name))
+    password = hashed(typed_secret(f"Password for {name}: "))
     with open_beside(path, clock) as connection:
         user = all_users(connection).get(name)
         if user is None:
@@ -117,16 +117,3 @@ def _known_database(site_file: Path) -> Path:
             f"there is no {path}: nobody was added yet, or storage.dir counts from another folder than this one"
         )
     return path
-
-
-def _password(name: str) -> str:
-    """Return the password from a prompt at a terminal, typed twice; else from the first line of standard input.
-
-    It is never an argument, since others can see those.
-    """
-    if not sys.stdin.isatty():
-        return sys.stdin.readline().rstrip("\r\n")
-    first = getpass.getpass(f"Password for {name}: ")
-    if getpass.getpass("Once more: ") != first:
-        raise UsageError("the two are not the same: nothing was changed")
-    return first

@@ -50,7 +50,7 @@ class ChildProcess:
     State: the process, and when to start it again. Owner: the demo's main thread, which must also be the one that
     starts it: the kernel kills the child (PR_SET_PDEATHSIG) when that thread ends, however it ends. The child leads a
     process group of its own, so that Ctrl-C in the terminal reaches us alone and children stop in order.
-    Its output goes to `log`, which is cut (the older half moves to `.1`) beyond `LOG_BYTES_MAX`.
+    Its output goes to `log`; beyond `LOG_BYTES_MAX` the newer half of that moves to `.1`, and the rest is deleted.
     """
 
     def __init__(self, program: ChildProgram, log: Path, clock: Clock) -> None:

@@ -222,23 +222,21 @@ def find_clips(folders: Sequence[Path] | None = None) -> Mapping[str, Path]:
     )
 
 
-def dashboard_port(wanted: int | None, host: str = "127.0.0.1", usual: int = DASHBOARD_PORT) -> int:
+def dashboard_port(wanted: int | None, usual: int = DASHBOARD_PORT) -> int:
     """Return the dashboard's port: `wanted` if given, else the usual one or the next free. Raise MissingDependency."""
-    if wanted is not None:
-        if wanted == 0:
-            return free_port(host)
-        if not _is_free(host, wanted):
+    if wanted:
+        if not _is_free(wanted):
             raise MissingDependency(f"port {wanted} is taken by another program; choose another with --port")
         return wanted
-    for port in range(usual, usual + PORTS_TRIED_MAX):
-        if _is_free(host, port):
+    for port in range(usual, usual + PORTS_TRIED_MAX) if wanted is None else ():
+        if _is_free(port):
             return port
-    return free_port(host)
+    return free_port()
 
 
-def free_port(host: str = "127.0.0.1") -> int:
-    """Return a port that is free now."""
-    with socket.create_server((host, 0)) as listening:
+def free_port() -> int:
+    """Return a port of this machine that is free now."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
         port: int = listening.getsockname()[1]
         return port
 
@@ -262,11 +260,11 @@ def lock_data_folder(folder: Path) -> Iterator[Path]:
         os.close(lock)
 
 
-def _is_free(host: str, port: int) -> bool:
+def _is_free(port: int) -> bool:
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((host, port))
+            probe.bind(("127.0.0.1", port))
             probe.listen(1)
         except (OSError, OverflowError):
             return False

@@ -175,12 +175,12 @@ STARTS_MAX = 3  # a program that ends three times will not stay
 _TICK_S = 0.2  # Ctrl-C is answered so soon
 
 
-def demo(options: DemoOptions, clock: Clock | None = None) -> int:
+def demo(options: DemoOptions) -> int:
     """Run the demo until Ctrl-C, SIGTERM or `options.seconds`. Returns 0 when it was stopped on purpose.
 
     Must be called in the main thread. Raises UsageError before anything is started, in one sentence with the remedy.
     """
-    clock = clock or SystemClock()
+    clock = SystemClock()
     console = DemoConsole(clock, as_json=options.as_json)
     data = (options.data or DATA).absolute()
     with lock_data_folder(data), _Stop.on_signals() as stop:

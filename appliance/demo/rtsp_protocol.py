@@ -314,6 +314,7 @@ class SdpDescription:
     def to_sdp(self, host: str) -> str:
         """Return the text: a video track, and one of sound where there is any. host: the server's own address."""
         family = "IP6" if ":" in host else "IP4"
+        parameters = _h264_parameters if self.stream.codec == "h264" else _hevc_parameters
         lines = [
             "v=0",
             f"o=- {self.session} 1 IN {family} {host}",
@@ -326,16 +327,12 @@ class SdpDescription:
             "a=range:npt=now-",
             f"m=video 0 RTP/AVP {PAYLOAD_TYPE}",
             f"a=rtpmap:{PAYLOAD_TYPE} {'H264' if self.stream.codec == 'h264' else 'H265'}/{CLOCK_RATE}",
-            f"a=fmtp:{PAYLOAD_TYPE} {_format_parameters(self.stream)}",
+            f"a=fmtp:{PAYLOAD_TYPE} {parameters(self.stream)}",
             *([f"a=framerate:{self.fps:g}"] if self.fps else []),
             f"a=control:{TRACK}",
             *(self.sound.to_sdp() if self.sound is not None else ()),
         ]
         return "\r\n".join(lines) + "\r\n"
-
-
-def _format_parameters(stream: StreamFormat) -> str:
-    return _h264_parameters(stream) if stream.codec == "h264" else _hevc_parameters(stream)
 
 
 def _h264_parameters(stream: StreamFormat) -> str:

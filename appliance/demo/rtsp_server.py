@@ -236,6 +236,7 @@ class RtspSession(asyncio.Protocol):
             return
         self.reply(200, request.cseq, [("Session", self._id)])
         self._leave()
+        self._tracks.clear()
         self._state, self._id = "init", ""
 
     # -- pieces
@@ -258,7 +259,10 @@ class RtspSession(asyncio.Protocol):
 
     def mount_of(self, target: str) -> Mount | None:
         """Return the mount that a request's URL names, if there is one."""
-        path = unquote(urlsplit(self._base(target)).path) if target != "*" else ""
+        try:
+            path = unquote(urlsplit(self._base(target)).path) if target != "*" else ""
+        except ValueError:  # of rtsp://[
+            return None
         return self._server.mounts.get(path.strip("/")) or (self._mount if target == "*" else None)
 
     @staticmethod

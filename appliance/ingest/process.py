@@ -18,7 +18,6 @@ from pydantic import TypeAdapter, ValidationError
 from appliance import config
 from appliance.analysis.camera_analysis import CameraAnalysis
 from appliance.analysis.frame_selector import WorkShare
-from appliance.analysis.session_tracks import ObjectTracker
 from appliance.base.clock import Clock
 from appliance.base.json_lines import first_problem
 from appliance.base.local_files import live_memory
@@ -39,6 +38,7 @@ from appliance.ingest.substream_ring import LiveRings, StandbyRing, SubstreamRin
 from appliance.recheck.worker import RecheckWorker
 from appliance.rules.reportable import unknown_labels
 from appliance.track.stationary_objects import ParkedVehiclesStore, StationaryObjects
+from appliance.track.tracker import Tracker
 from appliance.types import (
     RINGS,
     Command,
@@ -90,7 +90,7 @@ class IngestProcess:
         self,
         settings: config.IngestConfig,
         networks: NetworkTable,
-        new_tracker: Callable[[tuple[str, ...], StationaryObjects], ObjectTracker],
+        new_tracker: Callable[[tuple[str, ...], StationaryObjects], Tracker],
         channel: IngestChannel,
         clock: Clock,
         *,

@@ -12,11 +12,11 @@ import yaml
 
 from appliance.base import yamlfile
 from appliance.base.clock import SystemClock, local_weekday_minute
-from appliance.base.errors import DetectorError, EngineError, EngineUnavailable, ModelError, SourceError, UsageError
+from appliance.base.errors import EngineError, EngineUnavailable, UsageError
 from appliance.canary.candidates import CandidateStore, KeyChange, SettingsCandidate
 from appliance.canary.judge import judged_alerts
-from appliance.canary.proof_store import DifferingFrame, ProofReport, ProofStore
-from appliance.canary.trial import SHOWN_MAX, JobCall
+from appliance.canary.proof_store import SHOWN_MAX, DifferingFrame, ProofReport, ProofStore
+from appliance.canary.trial import FAILURES, JobCall
 from appliance.config import CameraConfig, DecisionConfig, LocalJudgeConfig
 from appliance.dashboard.recording_jobs import model_places
 from appliance.detect.model_files import pull_folder
@@ -35,7 +35,6 @@ from appliance.replay.recording_tasks import (
     merged_spans,
     without_secrets,
 )
-from appliance.sandbox.sandbox import SandboxError
 from appliance.settings.site_editor import SiteEditor, SiteProposal, digest_of
 from appliance.store.alert_rows import AlertRow
 from appliance.store.archive import StorageArchive, settled_escalations
@@ -46,7 +45,6 @@ from appliance.wire import Escalation
 ALERTS_MAX = 50  # reviewed alerts of a camera, and escalations, the newest
 NEAR_S = 5.0  # an alert of the store this near is the same
 NIGHT_S = 4 * 3600.0  # the longest that a job may take
-FAILURES = (SandboxError, ModelError, SourceError, DetectorError)
 
 Known = tuple[bool, bool, bool | None]
 """Raised with the settings in force, raised with the changed ones, and whether it is right (`judged_alerts`)."""

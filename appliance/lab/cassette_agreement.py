@@ -17,17 +17,17 @@ from pathlib import Path
 from appliance import config, wire
 from appliance.base.errors import UsageError
 from appliance.canary.judge import CandidateJudge, Judgement
+from appliance.lab.export_command import every_alert
 from appliance.replay.cassette_file import CassetteQuery, CassetteReader
-from appliance.scenario import expectations, scenario_loader
+from appliance.scenario import scenario_loader
 from appliance.scenario.metrics import Estimate, estimate_share, format_estimate
-from appliance.scenario.scenario_verdicts import ScenarioTruth
+from appliance.scenario.scenario_verdicts import scenario_truth
 from appliance.store.archive import StorageArchive
 from appliance.types import Decision, Review
 
 ORDERS = {"1": "reason_first", "2": "decision_first", "3": "one_token"}
 """By `answer_schema` of a verdict, the order in which a worker had its model answer."""
 ALL_RULES = "all rules"
-PAGE = 500  # alerts of one read
 DECISION_OF_REVIEW: Mapping[Review | None, Decision] = {"reviewed": "confirmed", "false_alarm": "rejected"}
 
 EscalationKey = tuple[str, str, str, str, float]
@@ -134,12 +134,7 @@ def play(path: Path) -> _Played:
 
 
 def _of_scenario(path: Path) -> Truth:
-    plan = scenario_loader.load_scenario(path)
-    truth = ScenarioTruth(
-        expectations.expectations_of(plan),
-        expectations.prohibitions_of(plan),
-        others_forbidden=plan.scenario.others == "never",
-    )
+    truth = scenario_truth(scenario_loader.load_scenario(path))
 
     def about(asked: CassetteQuery, verdict: wire.Verdict) -> Decision:
         escalation = wire.Escalation(
@@ -153,13 +148,6 @@ def _of_scenario(path: Path) -> Truth:
 
 def of_people(site_file: Path) -> Truth:
     """Return what people said of the alerts of a site; None of those that nobody reviewed."""
-    archive = StorageArchive(config.load(site_file).storage.dir)
-    answered: dict[str, Decision] = {}
-    after: tuple[str, float, str] | None = None
-    while page := archive.alerts(after, PAGE):
-        answered.update(
-            {row.alert.id: DECISION_OF_REVIEW[review] for row in page if (review := row.reviewed.review) is not None}
-        )
-        last = page[-1].alert
-        after = (last.camera, last.t_start, last.id)
+    rows = every_alert(StorageArchive(config.load(site_file).storage.dir))
+    answered = {row.alert.id: DECISION_OF_REVIEW[review] for row in rows if (review := row.reviewed.review) is not None}
     return lambda asked, verdict: answered.get(verdict.alert)

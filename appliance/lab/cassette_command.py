@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
 
 from pydantic import ValidationError
 
@@ -56,17 +55,6 @@ ShowStatus = Callable[[str], None]
 """Shows a sentence on what is being waited for; "" when it is over."""
 
 
-class CloudPort(Protocol):
-    """How the cloud is asked; see appliance.uplink.verdict_client."""
-
-    @property
-    def site(self) -> str: ...
-
-    def ask(
-        self, escalation: wire.Escalation, priority: str, files: list[tuple[wire.MediaRef, bytes]]
-    ) -> TimedVerdict | None: ...
-
-
 @dataclass(slots=True)
 class CassetteRecorderCounts:
     """Escalations of one recording."""
@@ -84,7 +72,7 @@ class CassetteRecorder:
     """
 
     def __init__(
-        self, path: Path, cloud: CloudPort, clock: Clock, show_status: ShowStatus = lambda sentence: None
+        self, path: Path, cloud: VerdictClient, clock: Clock, show_status: ShowStatus = lambda sentence: None
     ) -> None:
         """Open or continue the cassette. Raise UsageError when `path` is no cassette, OSError."""
         self._path = path

@@ -35,7 +35,7 @@ from appliance.lab.scenario.plot_page import (
     plot_page,
 )
 from appliance.lab.scenario.scenario_command import check_writable, load_scenarios, progress_status, write_report
-from appliance.replay.replay_report import format_bytes, format_time
+from appliance.replay.replay_report import format_bytes, format_count, format_time
 from appliance.scenario.metrics import Estimate
 from appliance.scenario.scenario_loader import ScenarioPlan, find_scenarios, plans_by_conditions
 from appliance.scenario.scenario_runner import DetectorCache
@@ -48,10 +48,6 @@ _BANDED = ("router", "random")
 def format_share(share: float) -> str:
     """Write `0.3 %`, `0.51 %`, `557 %`."""
     return f"{100 * share:.2g} %" if share < 0.1 else f"{100 * share:.0f} %"
-
-
-def format_count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def format_recall(figure: Estimate) -> str:

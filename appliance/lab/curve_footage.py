@@ -25,7 +25,7 @@ from appliance.media.stills import make_image
 from appliance.replay.replay_plan import ReplayOptions, ReplayPlan, clip_input, with_conditions, with_stood_before
 from appliance.replay.replay_report import format_time
 from appliance.replay.replay_result import ReplayResult
-from appliance.replay.replay_routing import FrameHistory
+from appliance.replay.replay_routing import FrameHistory, escalation_message, image_bytes
 from appliance.replay.replay_runner import play
 from appliance.router.escalation_planner import build_escalation
 from appliance.rules.engine import RulesEngine
@@ -36,7 +36,6 @@ from appliance.scenario.scenario_loader import ScenarioPart, ScenarioPlan, with_
 from appliance.scenario.scenario_runner import DetectorCache, stood_before_of
 from appliance.scenario.scenario_verdicts import scenario_answers
 from appliance.types import Alert, AlertChange, Event, FrameBoxes, Route, StreamHeader, TrackedObject
-from appliance.uplink.jetstream_publisher import NatsMessage, chunk_message
 
 BEFORE_S, AFTER_S = 1.0, 3.0  # seconds around an alert; as the windows of true events, see DerivedEvents
 
@@ -258,8 +257,7 @@ class BaselineRecorder:
         moment = EvidenceMoment(t, None)
         order = order_image("frame", self._config.escalation, moment)
         frame = encoded_image(order, t, moment, make_image(image, order))
-        ref, site, size = frame.ref, self._config.site.name, wire.CHUNK_BYTES
-        chunks = (chunk_message(site, ref, n, frame.data[n * size : (n + 1) * size]).size for n in range(ref.chunks))
+        ref, site = frame.ref, self._config.site.name
         escalation = wire.Escalation(
             id=f"esc-{ref.id[:16]}",
             site=site,
@@ -275,7 +273,7 @@ class BaselineRecorder:
             model=self._model,
             media=(ref,),
         )
-        return _message_bytes(escalation) + sum(chunks)
+        return _message_bytes(escalation) + image_bytes(site, frame)
 
     def _sighting(self, found: TrackedObject, t: float, rule: Rule) -> BestSighting:
         """Return the sighting of an escalation about this track at `t`; facts that no rule gave are placeholders."""
@@ -303,9 +301,7 @@ class BaselineRecorder:
 
 def _message_bytes(escalation: wire.Escalation) -> int:
     """Return the size of the escalation itself, with subject and headers."""
-    subject = wire.escalation_subject(escalation.site, wire.PRIORITY_OF[escalation.severity])
-    headers = {"Nats-Msg-Id": wire.escalation_message_id(escalation)}
-    return NatsMessage(subject, escalation.to_json(), headers, "facts").size
+    return escalation_message(escalation, wire.PRIORITY_OF[escalation.severity]).size
 
 
 @dataclass(frozen=True, slots=True)

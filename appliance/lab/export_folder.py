@@ -111,11 +111,11 @@ class ExportFolder:
             self._refuse_other_settings(mark, settings)
         elif self.root.is_dir() and any(each.name != temporary_path(mark).name for each in self.root.iterdir()):
             raise UsageError(f"{self.root} holds something that is no export of Vedette: choose a new or empty folder")
-        self._write(MARK, _json({**settings.model_dump(mode="json"), "complete": False}))
+        self.write(MARK, _json({**settings.model_dump(mode="json"), "complete": False}))
 
     def complete(self, settings: ExportSettings) -> None:
         """Mark the export as complete."""
-        self._write(MARK, _json({**settings.model_dump(mode="json"), "complete": True}))
+        self.write(MARK, _json({**settings.model_dump(mode="json"), "complete": True}))
 
     def noted(self, name: str) -> ExportedAlert | None:
         """Return the samples of the alert from an earlier run, if every file of them is still there."""
@@ -128,7 +128,7 @@ class ExportFolder:
 
     def note(self, name: str, exported: ExportedAlert) -> None:
         """Remember the samples of an alert."""
-        self._write(f"{_STATE}/{name}.json", exported.model_dump_json().encode())
+        self.write(f"{_STATE}/{name}.json", exported.model_dump_json().encode())
 
     @staticmethod
     def image(exported: ExportedAlert, file: str) -> str:
@@ -137,7 +137,12 @@ class ExportFolder:
 
     def write(self, relative: str, data: bytes) -> None:
         """Put a file there, whole and on disk. Raises DiskWriteError."""
-        self._write(relative, data)
+        try:
+            write_file(self.root / relative, data)
+        except DiskWriteError as error:
+            raise DiskWriteError(
+                f"{error}; make room and run the same command again: it goes on where it was"
+            ) from None
 
     def prune(self, names: Iterable[str], files: Iterable[str]) -> None:
         """Remove what belongs to no alert any more: a review was changed, or a kill left half an alert."""
@@ -173,14 +178,6 @@ class ExportFolder:
             raise PreconditionError(
                 f"{self.root} holds an export with other settings ({changed}): choose another folder"
             )
-
-    def _write(self, relative: str, data: bytes) -> None:
-        try:
-            write_file(self.root / relative, data)
-        except DiskWriteError as error:
-            raise DiskWriteError(
-                f"{error}; make room and run the same command again: it goes on where it was"
-            ) from None
 
 
 def _json(content: object) -> bytes:

@@ -6,7 +6,7 @@ import contextlib
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -26,6 +26,7 @@ from appliance.ingest.camera_hardware import HardwareDecoders
 from appliance.lab.cassette_command import (
     ActiveVerdictSource,
     MakeOracle,
+    ShowStatus,
     open_verdict_source,
     site_for_verdicts,
 )
@@ -208,14 +209,6 @@ def _recording(camera: str, config: ReplaySections, span: TimeSpan, detector: Ob
 
 
 @dataclass(frozen=True, slots=True)
-class _ProgressBar:
-    """How far a replay is; see CommandProgress."""
-
-    advance: ReplayProgress | None = None
-    show_status: Callable[[str], None] = lambda sentence: None  # what is waited for
-
-
-@dataclass(frozen=True, slots=True)
 class ReplayCommandOptions:
     """How the replay is done; see `vedette replay --help`."""
 
@@ -386,12 +379,12 @@ def _run(target: ReplayTarget, log: Path | None, setup: _Setup) -> _Finished:
 
 
 def _play(plan: ReplayPlan, file: OpenLog | None, name: str, setup: _Setup) -> tuple[ReplayResult, ...]:
-    with _progress(name, quiet=setup.options.as_json) as bar:
-        setup.verdicts.show = bar.show_status
+    with _progress(name, quiet=setup.options.as_json) as (advance, show_status):
+        setup.verdicts.show = show_status
         options = ReplayOptions(
             SystemClock(),
             setup.options.speed,
-            bar.advance,
+            advance,
             file.detections if file else None,
             workers_for(setup.site.decisions),
         )
@@ -423,7 +416,8 @@ def _json(done: Sequence[_Finished]) -> object:
 
 
 @contextlib.contextmanager
-def _progress(name: str, *, quiet: bool) -> Iterator[_ProgressBar]:
+def _progress(name: str, *, quiet: bool) -> Iterator[tuple[ReplayProgress, ShowStatus]]:
+    """Yield what shows how far a replay is, and what shows a sentence on what it waits for."""
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     with CommandProgress(*columns, quiet=quiet) as bar:
         task = bar.add_task(f"replaying {name}", total=None)
@@ -434,4 +428,4 @@ def _progress(name: str, *, quiet: bool) -> Iterator[_ProgressBar]:
         def show_status(sentence: str) -> None:
             bar.update(task, description=f"replaying {name}{': ' if sentence else ''}{sentence}")
 
-        yield _ProgressBar(advance, show_status)
+        yield advance, show_status

@@ -28,6 +28,7 @@ from appliance.lab.scenario.plot_page import (
 )
 from appliance.lab.scenario.scenario_command import check_writable, load_scenarios, write_report
 from appliance.lab.tune_sweep import MemoizedDetectors, Sweep, SweepProgress, read_sweep, run_sweep, sweep_grid
+from appliance.replay.replay_report import format_count
 from appliance.scenario.metrics import Estimate, EventFigures
 from appliance.scenario.scenario_loader import ScenarioPlan, find_scenarios
 
@@ -306,13 +307,10 @@ def _point(point: OperatingPoint) -> dict[str, Any]:
 
 
 def _summary(plans: Sequence[ScenarioPlan], points: Sequence[OperatingPoint], absent: int) -> str:
-    events, minutes = points[0].figures.recall.of, points[0].figures.footage_s / 60
-    text = f"{_count(len(plans), 'scenario')}, {minutes:.1f} min of footage, {_count(events, 'event')} to be reported"
-    return text + (f"; left out, as the footage is not there: {_count(absent, 'scenario')}" if absent else "")
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
+    minutes = points[0].figures.footage_s / 60
+    scenarios, events = format_count(len(plans), "scenario"), format_count(points[0].figures.recall.of, "event")
+    text = f"{scenarios}, {minutes:.1f} min of footage, {events} to be reported"
+    return text + (f"; left out, as the footage is not there: {format_count(absent, 'scenario')}" if absent else "")
 
 
 @contextmanager

@@ -7,7 +7,7 @@ import difflib
 import math
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from appliance.base.errors import UsageError
@@ -16,65 +16,61 @@ When = Literal["window", "moment"]
 """window: from a time, until a time, or always. moment: at a time, which must be given."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ConditionKind:
     """One kind of weather or fault."""
 
     name: str
     description: str  # what the amount means, for `--with help`
-    unit: str = ""  # written after the number
-    amount: float | None = None  # the usual strength; None: it has a duration instead
-    amount_min: float = 0.0
-    amount_max: float = 0.0
+    example: str
+    unit: str  # written after the number
+    amount: float | None  # the usual strength; None: it has a duration instead
+    amounts: tuple[float, float]  # the least and the greatest
     when: When = "window"
     duration_s: float | None = None  # how long a momentary one usually lasts
     stream: bool = False  # changes which frames come and when, not what is in them
     aliases: tuple[str, ...] = ()
-    example: str = ""
-
-
-def _kind_of(
-    name: str, description: str, example: str, unit: str, usual: float, span: tuple[float, float], **more: Any
-) -> ConditionKind:
-    amount_min, amount_max = span
-    return ConditionKind(
-        name=name, description=description, example=example, unit=unit, amount=usual, amount_min=amount_min,
-        amount_max=amount_max, **more,
-    )  # fmt: skip
 
 
 def _momentary(name: str, description: str, example: str, usual_s: float, **more: Any) -> ConditionKind:
-    made = _kind_of(name, description, example, "s", usual_s, (0.05, 3600.0), when="moment", duration_s=usual_s, **more)
-    return replace(made, amount=None)
+    return ConditionKind(
+        name, description, example, "s", None, (0.05, 3600.0), when="moment", duration_s=usual_s, **more
+    )
 
 
 CONDITION_KINDS: tuple[ConditionKind, ...] = (
-    _kind_of("rain", "mm an hour: streaks near and far, and haze", "rain:40mm", "mm", 10, (1, 100)),
-    _kind_of("snow", "cm an hour, falling and drifting", "snow:5cm", "cm", 2, (0.1, 20)),
-    _kind_of("fog", "metres that one can see; upper rows count as far away", "fog:40m", "m", 80, (10, 2000)),
-    _kind_of("night", "lux of the street lamps: dark, grainy, little colour", "night:0.3lux", "lux", 1, (0.05, 50)),
-    _kind_of(
+    ConditionKind("rain", "mm an hour: streaks near and far, and haze", "rain:40mm", "mm", 10, (1, 100)),
+    ConditionKind("snow", "cm an hour, falling and drifting", "snow:5cm", "cm", 2, (0.1, 20)),
+    ConditionKind("fog", "metres that one can see; upper rows count as far away", "fog:40m", "m", 80, (10, 2000)),
+    ConditionKind(
+        "night", "lux of the street lamps: dark, grainy, little colour", "night:0.3lux", "lux", 1, (0.05, 50)
+    ),
+    ConditionKind(
         "infrared", "metres that the camera's own light reaches", "ir:15m@20s", "m", 25, (5, 200), aliases=("ir",)
     ),
-    _kind_of("exposure", "stops too bright; below 0 too dark", "exposure:-2ev@10s-20s", "ev", 1.5, (-6, 6)),
-    _kind_of(
+    ConditionKind("exposure", "stops too bright; below 0 too dark", "exposure:-2ev@10s-20s", "ev", 1.5, (-6, 6)),
+    ConditionKind(
         "flash", "stops; headlights or lightning, over in half a second", "flash@10s", "ev", 3, (0.5, 6), when="moment"
     ),
-    _kind_of("dirt", "share of the window that is dirty", "dirt:25%", "%", 10, (1, 60)),
-    _kind_of("insects", "how many are before the lens at a time", "insects:4", "", 2, (1, 20), aliases=("insect",)),
-    _kind_of("blur", "pixels; out of focus", "blur:4px", "px", 2, (0.3, 20), aliases=("defocus",)),
-    _kind_of("shake", "pixels by which the mast trembles at most", "shake:6px", "px", 3, (0.5, 20)),
-    _kind_of("noise", "steps of 255; grain of the sensor", "noise:15", "", 8, (1, 60)),
-    _kind_of(
+    ConditionKind("dirt", "share of the window that is dirty", "dirt:25%", "%", 10, (1, 60)),
+    ConditionKind(
+        "insects", "how many are before the lens at a time", "insects:4", "", 2, (1, 20), aliases=("insect",)
+    ),
+    ConditionKind("blur", "pixels; out of focus", "blur:4px", "px", 2, (0.3, 20), aliases=("defocus",)),
+    ConditionKind("shake", "pixels by which the mast trembles at most", "shake:6px", "px", 3, (0.5, 20)),
+    ConditionKind("noise", "steps of 255; grain of the sensor", "noise:15", "", 8, (1, 60)),
+    ConditionKind(
         "scale", "factor; a picture of so many pixels less", "scale:0.25", "", 0.5, (0.1, 0.95), aliases=("resolution",)
     ),
-    _kind_of("jpeg", "JPEG quality; compressed once more", "jpeg:10", "", 20, (1, 95), aliases=("compression",)),
+    ConditionKind("jpeg", "JPEG quality; compressed once more", "jpeg:10", "", 20, (1, 95), aliases=("compression",)),
     _momentary("black", "a black picture for so long", "black:2s@10s", 2),
     _momentary("freeze", "the same picture for so long", "freeze:2s@10s", 2, stream=True),
     _momentary("gap", "nothing comes for so long", "gap:3s@20s", 3, stream=True, aliases=("cut",)),
-    _kind_of("drop", "share of the frames that are lost", "drop:20%", "%", 5, (0.1, 95), stream=True),
-    _kind_of("jitter", "by which time stamps are wrong at most", "jitter:80ms", "ms", 30, (1, 500), stream=True),
-    _kind_of("late", "now and then the link stands still so long", "late:1000ms", "ms", 300, (10, 5000), stream=True),
+    ConditionKind("drop", "share of the frames that are lost", "drop:20%", "%", 5, (0.1, 95), stream=True),
+    ConditionKind("jitter", "by which time stamps are wrong at most", "jitter:80ms", "ms", 30, (1, 500), stream=True),
+    ConditionKind(
+        "late", "now and then the link stands still so long", "late:1000ms", "ms", 300, (10, 5000), stream=True
+    ),
 )
 KIND_BY_NAME = {name: kind for kind in CONDITION_KINDS for name in (kind.name, *kind.aliases)}
 
@@ -154,9 +150,8 @@ def _known_kind(name: str) -> ConditionKind:
 
 def _amount(text: str, kind: ConditionKind, item: str) -> float:
     match = _NUMBER.match(text)
-    usual = kind.example or kind.name
     if match is None:
-        raise UsageError(f"`{item}`: `{text}` is no strength; write `{usual}`")
+        raise UsageError(f"`{item}`: `{text}` is no strength; write `{kind.example}`")
     value, unit = float(match["value"]), match["unit"]
     if kind.unit == "s" and unit == "ms":
         value, unit = value * _UNITS["ms"], "s"
@@ -164,11 +159,10 @@ def _amount(text: str, kind: ConditionKind, item: str) -> float:
         value, unit = value / _UNITS["ms"], "ms"
     if unit not in ("", kind.unit):
         counted = f"counted in {kind.unit}" if kind.unit else "a plain number"
-        raise UsageError(f"`{item}`: {kind.name} is {counted}, as in `{usual}`")
-    if not kind.amount_min <= value <= kind.amount_max:
-        raise UsageError(
-            f"`{item}`: {kind.name} goes from {kind.amount_min:g}{kind.unit} to {kind.amount_max:g}{kind.unit}"
-        )
+        raise UsageError(f"`{item}`: {kind.name} is {counted}, as in `{kind.example}`")
+    least, most = kind.amounts
+    if not least <= value <= most:
+        raise UsageError(f"`{item}`: {kind.name} goes from {least:g}{kind.unit} to {most:g}{kind.unit}")
     return value
 
 

@@ -227,7 +227,8 @@ class FrameTransform:
         pairs = [
             (each, effect)
             for each, random in _randoms(conditions)
-            for effect in _MAKERS.get(each.kind.name, _nothing)(each, random)
+            if not each.kind.stream
+            for effect in _MAKERS[each.kind.name](each, random)
         ]
         self._effects = sorted(pairs, key=lambda pair: pair[1].stage)
         self._freezes = _freezes(conditions)
@@ -287,11 +288,6 @@ def _randoms(conditions: ConditionSet) -> list[tuple[FootageCondition, SeededRan
         found.append((each, SeededRandom(conditions.seed, f"{name}/{seen[name]}")))
         seen[name] += 1
     return found
-
-
-def _nothing(condition: FootageCondition, random: SeededRandom) -> tuple[Effect, ...]:
-    """Return no effect, for a fault that changes which frames come, not their content."""
-    return ()
 
 
 def _night(condition: FootageCondition, random: SeededRandom) -> tuple[Effect, ...]:

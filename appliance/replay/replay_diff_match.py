@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
 from appliance.types import Alert, Box, Decision, Event, FrameBoxes, LogLine, Point, StreamHeader, iou
@@ -262,39 +262,26 @@ def track_differences(matched: MatchedTracks) -> Iterator[TrackDifference]:
     for one, other in matched.pairs:
         begin_s, end_s = (round(b - a, 3) for a, b in ((one.t_start, other.t_start), (one.t_end, other.t_end)))
         if begin_s or end_s or one.label != other.label:
-            yield _track("changed", one, other=other.number, other_label=other.label, begin_s=begin_s, end_s=end_s)
+            changed = _track("changed", one)
+            yield replace(changed, other=other.number, other_label=other.label, begin_s=begin_s, end_s=end_s)
     for track in matched.gone:
         joined = matched.joins.get(track_key(track))
-        yield _track("missing", track, goes_on=joined.number if joined else None)
+        yield replace(_track("missing", track), goes_on=joined.number if joined else None)
     for track in matched.new:
         broken = matched.breaks.get(track_key(track))
-        yield _track("new", track, goes_on=broken.number if broken else None)
+        yield replace(_track("new", track), goes_on=broken.number if broken else None)
 
 
-def _track(
-    change: DifferenceKind,
-    track: LoggedTrack,
-    *,
-    other: int | None = None,
-    other_label: str = "",
-    begin_s: float = 0.0,
-    end_s: float = 0.0,
-    goes_on: int | None = None,
-) -> TrackDifference:
+def _track(change: DifferenceKind, track: LoggedTrack) -> TrackDifference:
     x, y = track.middle
     return TrackDifference(
         camera=track.camera,
         change=change,
         track=track.number,
-        other=other,
         label=track.label,
-        other_label=other_label,
         t_start=track.t_start,
         t_end=track.t_end,
         near=(round(x, 2), round(y, 2)),
-        begin_s=begin_s,
-        end_s=end_s,
-        goes_on=goes_on,
     )
 
 

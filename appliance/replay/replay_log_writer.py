@@ -46,7 +46,6 @@ from appliance.types import (
 
 LOG = "vedette.replay"
 VERSION = 3  # 1 had no name, no settings, no router decisions and no end line; 3 has verdicts
-_CONDITION_FIELDS = {"weather", "seed"}
 _WITHOUT_VERDICTS = 2  # what a log says that holds none: an older Vedette reads it as ever
 
 
@@ -223,13 +222,9 @@ def encode_header(header: LogHeader) -> bytes:
 
 def _dumped(header: LogHeader) -> bytes:
     settings = header.settings
-    omitted = ({"verdicts"} if settings.verdicts is None else set()) | (
-        set() if settings.weather else _CONDITION_FIELDS
-    )
-    if not settings.stood_before:
-        omitted |= {"stood_before"}
-    if not settings.decoder:
-        omitted |= {"decoder"}
+    omitted = {name for name in ("verdicts", "weather", "stood_before", "decoder") if not getattr(settings, name)}
+    if not settings.weather:
+        omitted.add("seed")
     cameras = {name: camera.unused for name, camera in settings.cameras.items()}
     left_out = {"cameras": cameras, **dict.fromkeys(omitted, True)}
     exclude: dict[str, Any] = {"settings": left_out, **dict.fromkeys(unused_header_fields(header), True)}

@@ -120,6 +120,11 @@ def format_bytes(bytes_: float) -> str:
     return f"{bytes_ / 1000:.1f} kB" if abs(bytes_) < 1e6 else f"{bytes_ / 1e6:.1f} MB"
 
 
+def format_count(number: int, one: str, many: str = "") -> str:
+    """Write `1 frame`, `2 frames`; many: the plural, if it is not `one` with an s."""
+    return f"{number} {one if number == 1 else many or one + 's'}"
+
+
 def format_time(seconds: float) -> str:
     """Write `75.3` as `1:15.3`: where to seek in a player."""
     tenths = round(seconds * 10)
@@ -174,10 +179,6 @@ def _title(what: str, count: int) -> str:
     return f"{what} ({count})" if count <= _ROWS_MAX else f"{what} (the first {_ROWS_MAX} of {count}; all in --json)"
 
 
-def _count(number: int, one: str, many: str = "") -> str:
-    return f"{number} {one if number == 1 else many or one + 's'}"
-
-
 def _headline(result: ReplayResult) -> str:
     made = f", under {result.weather}" if result.weather else ""
     size = f"{result.size[0]}x{result.size[1]}"
@@ -190,14 +191,14 @@ def _summary(result: ReplayResult) -> list[str]:
     passed = f" ({end.skipped} not decoded)" if end.skipped else ""
     held = f", {len(end.suppressed)} of the events held back by a cooldown" if end.suppressed else ""
     lines = [
-        f"{_count(end.frames, 'frame')}{passed}, {end.examined} examined, "
-        f"{_count(result.boxes, 'box', 'boxes')}, {_count(result.tracks, 'track')}, "
-        f"{_count(len(result.events), 'event')}, {_count(len(result.alerts), 'alert')}{held}",
+        f"{format_count(end.frames, 'frame')}{passed}, {end.examined} examined, "
+        f"{format_count(result.boxes, 'box', 'boxes')}, {format_count(result.tracks, 'track')}, "
+        f"{format_count(len(result.events), 'event')}, {format_count(len(result.alerts), 'alert')}{held}",
         f"{format_time(end.t)} of footage in {cost.wall_s:.1f} s ({cost.cpu_s:.1f} CPU s{speed})",
     ]
     lines += _escalations(result)
     if cost.remembered:
-        lines.append(f"{_count(cost.remembered, 'look')} remembered from the replay that was killed")
+        lines.append(f"{format_count(cost.remembered, 'look')} remembered from the replay that was killed")
     if cost.behind_s > 1:
         lines.append(f"[yellow]this machine could not keep up: {cost.behind_s:.1f} s behind at its worst[/]")
     lines += [_gap(gap) for gap in result.gaps[:_ROWS_MAX]]
@@ -205,9 +206,9 @@ def _summary(result: ReplayResult) -> list[str]:
     if end.unlooked:
         lines.append(f"[yellow]the detector did not answer for {end.unlooked} of the examined frames[/]")
     if end.decode_errors:
-        lines.append(f"[yellow]{_count(end.decode_errors, 'damaged packet')} skipped[/]")
+        lines.append(f"[yellow]{format_count(end.decode_errors, 'damaged packet')} skipped[/]")
     if end.time_jumps:
-        lines.append(f"[yellow]the clip's time stamps jumped in {_count(end.time_jumps, 'place')}[/]")
+        lines.append(f"[yellow]the clip's time stamps jumped in {format_count(end.time_jumps, 'place')}[/]")
     if end.error:
         lines.append(f"[red]{escape(end.error)}[/]")
     return lines
@@ -225,7 +226,7 @@ def _escalations(result: ReplayResult) -> list[str]:
         share = f", {result.sent_bytes / footage:.2%} of the footage" if footage else ""
         sure = f" ({guessed} of the pictures guessed)" if guessed else ""
         lines.append(
-            f"{_count(len(asked), 'question')} to the cloud with {_count(images, 'picture')}: "
+            f"{format_count(len(asked), 'question')} to the cloud with {format_count(images, 'picture')}: "
             f"{format_bytes(result.sent_bytes)}{share}{sure}"
         )
     if reasons:

@@ -161,23 +161,18 @@ class RecordedLog:
     def _result(self, camera: str) -> ReplayResult:
         lines, end, stats, sessions = self.of(camera), self.ends[camera], ReplayStats(), 0
         first = next(line for line in lines if isinstance(line, StreamHeader))
+        kept: dict[type, list[Any]] = {
+            Event: stats.events, Alert: stats.alerts, Route: stats.routes, LogVerdict: stats.verdicts, Gap: stats.gaps,
+        }  # fmt: skip
         for line in lines:
             if isinstance(line, StreamHeader):
                 sessions, stats.size = sessions + 1, line.size
             elif isinstance(line, FrameBoxes):
                 stats.add_boxes(sessions, line)
-            elif isinstance(line, Event):
-                stats.events.append(line)
-            elif isinstance(line, Alert):
-                stats.alerts.append(line)
-            elif isinstance(line, Route):
-                stats.routes.append(line)
-            elif isinstance(line, LogVerdict):
-                stats.verdicts.append(line)
-            elif isinstance(line, Gap):
-                stats.gaps.append(line)
             elif isinstance(line, HealthEvent):
                 stats.health[line.id] = line
+            elif type(line) in kept:
+                kept[type(line)].append(line)
         settings = self.header.settings
         return result_of(first.clip, first.model, end, stats, settings.verdicts, settings.weather_words)
 

@@ -103,7 +103,7 @@ class FrameHistory:
             FACTS_ONLY if self._image_free else plan_evidence(first or self._settings.first, need, step, clips=clips)
         )
         made, wanted, guessed = self._cut_all(alert, event, chosen.images)
-        sizes = [sum(message.size for message in self._chunks(each)) for each in made]
+        sizes = [image_bytes(self._site, each) for each in made]
         size = round(wanted * sum(sizes) / len(sizes)) if guessed else sum(sizes)
         count = (wanted if guessed else len(made)) + chosen.clip
         refs, guessed = tuple(each.ref for each in made), guessed + chosen.clip
@@ -128,10 +128,11 @@ class FrameHistory:
         order = order_image(cut, self._settings, moment, hidden)
         return encoded_image(order, moment.t, moment, make_image(image, order))
 
-    def _chunks(self, image: EncodedImage) -> list[NatsMessage]:
-        parts = range(image.ref.chunks)
-        size = wire.CHUNK_BYTES
-        return [chunk_message(self._site, image.ref, n, image.data[n * size : (n + 1) * size]) for n in parts]
+
+def image_bytes(site: str, image: EncodedImage) -> int:
+    """Return the bytes of an image's chunks on the uplink of a site, with their subjects and headers."""
+    size, parts = wire.CHUNK_BYTES, range(image.ref.chunks)
+    return sum(chunk_message(site, image.ref, n, image.data[n * size : (n + 1) * size]).size for n in parts)
 
 
 def replay_escalation(
@@ -184,12 +185,12 @@ class ReplayRouting:
     that never escalates.
     """
 
-    def __init__(self, config: DecisionConfig, camera: str, model: str, context: RouterContext | None = None) -> None:
+    def __init__(self, config: DecisionConfig, camera: str, model: str, context: RouterContext) -> None:
         """context: what the cameras of one replay share."""
         self._escalates = config.has_judge and config.escalation.enabled
         self._camera = camera
         self._model = model
-        self._planner = EscalationPlanner(camera, config.cameras[camera].rules, context or router_context_of(config))
+        self._planner = EscalationPlanner(camera, config.cameras[camera].rules, context)
         self._frame_history = FrameHistory(config, camera)
         self._t = 0.0
         self._escalations: tuple[ReplayEscalation, ...] = ()

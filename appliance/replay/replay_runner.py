@@ -211,7 +211,7 @@ class CameraReplay:
         return replace(found, cost=replace(cost, remembered=remembered))
 
     def _frame(self, frame: DecodedFrame) -> None:
-        if not self.analysis.has_session:
+        if not self.analysis.has_session or self.analysis.begins_session(frame):
             self._start_session(frame)
         t = round(frame.t, 3)
         self.stats.t = t
@@ -291,8 +291,7 @@ class CameraReplay:
 
     def _step(self, step: PipelineStep) -> None:
         routes = self._routing.decide(step)
-        if self._verdicts.enabled:
-            self._verdicts.submit(self._routing.escalations())
+        self._verdicts.submit(self._routing.escalations())
         step = self._verdicts.with_verdicts(step)
         self._context.log.step(step, routes)
         self.stats.add_step(step, routes)

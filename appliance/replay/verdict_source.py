@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from appliance import wire
 from appliance.base.config_model import ConfigModel
 from appliance.types import AlertChange, Decision, LogVerdict, PipelineStep
+
+if TYPE_CHECKING:
+    from appliance.evidence.frame_selection import EncodedImage
 
 VerdictMatch = Literal["exact", "nearest", "stand-in"]
 VerdictOrigin = Literal["cassette", "cloud", "stand-in"]
@@ -40,16 +43,6 @@ class AnsweredBy(ConfigModel):
         return self.words if self.source == "stand-in" else "the cloud, asked now"
 
 
-class EscalationImage(Protocol):
-    """One encoded image of an escalation; see appliance.evidence.frame_selection."""
-
-    @property
-    def ref(self) -> wire.MediaRef: ...
-
-    @property
-    def data(self) -> bytes: ...
-
-
 @dataclass(frozen=True, slots=True)
 class FootageRef:
     """Which footage an escalation is about."""
@@ -64,7 +57,7 @@ class ReplayEscalation:
 
     body: wire.Escalation
     priority: str
-    images: tuple[EscalationImage, ...] = ()  # of this step
+    images: tuple[EncodedImage, ...] = ()  # of this step
     # A clip goes along, which a replay cannot cut: the verdict can be found on a cassette, but the cloud not asked.
     clip: bool = False
     bytes: int = 0  # on the uplink
@@ -116,7 +109,7 @@ class PendingVerdicts:
 
     def submit(self, escalations: Iterable[ReplayEscalation]) -> None:
         """Have each judged, step by step. One without a verdict leaves no line. Raises what the source raises."""
-        for escalation in escalations if self._source is not None else ():
+        for escalation in escalations if self.enabled else ():
             verdict = self._judge(escalation)
             if verdict is not None:
                 self._pending.append(verdict)
@@ -148,59 +141,39 @@ class PendingVerdicts:
         verdict on another step.
         """
         assert self._source is not None
-        steps = _Steps()
+        steps: list[tuple[ReplayEscalation, SourcedVerdict]] = []
         sent: ReplayEscalation | None = escalation
-        while sent is not None and steps.count < wire.STEPS_MAX:
+        while sent is not None and len(steps) < wire.STEPS_MAX:
             found = self._source.answer(sent, self._footage)
-            if found is None and sent.clip and steps.last is not None:
-                return steps.line(escalation)
             if found is None:
-                return None
-            steps = steps.plus(found, sent)
+                return _line(steps) if sent.clip and steps else None
+            steps.append((sent, found))
             need = found.verdict.need
             sent = sent.more(need) if need is not None else None
-        return steps.line(escalation)
+        return _line(steps)
 
 
-@dataclass(frozen=True, slots=True)
-class _Steps:
-    """The steps of one escalation so far."""
-
-    count: int = 0
-    total_s: float = 0.0
-    more_bytes: int = 0  # of the steps after the first
-    last: SourcedVerdict | None = None
-    nearest: bool = False
-
-    def plus(self, found: SourcedVerdict, sent: ReplayEscalation) -> _Steps:
-        return _Steps(
-            self.count + 1,
-            self.total_s + found.total_s,
-            self.more_bytes + (sent.bytes if self.count else 0),
-            found,
-            self.nearest or found.match == "nearest",
-        )
-
-    def line(self, escalation: ReplayEscalation) -> LogVerdict:
-        assert self.last is not None
-        body, verdict = escalation.body, self.last.verdict
-        lacking = f" It asked for a {verdict.need}, which could not be had." if verdict.need else ""
-        return LogVerdict(
-            camera=body.camera,
-            alert=body.alert,
-            escalation=body.id,
-            t=round(body.t + self.total_s, 3),
-            decision="unsure" if verdict.need else verdict.decision,
-            reason=verdict.reason + lacking,
-            confidence=verdict.confidence,
-            kind=verdict.kind,
-            engine=verdict.engine,
-            model=verdict.model,
-            prompt_version=verdict.prompt_version,
-            step=self.count - 1,
-            match="nearest" if self.nearest else self.last.match,
-            more_bytes=self.more_bytes,
-        )
+def _line(steps: Sequence[tuple[ReplayEscalation, SourcedVerdict]]) -> LogVerdict:
+    """Return the line of an escalation, of its steps with their answers."""
+    body, last = steps[0][0].body, steps[-1][1]
+    verdict = last.verdict
+    lacking = f" It asked for a {verdict.need}, which could not be had." if verdict.need else ""
+    return LogVerdict(
+        camera=body.camera,
+        alert=body.alert,
+        escalation=body.id,
+        t=round(body.t + sum(found.total_s for _, found in steps), 3),
+        decision="unsure" if verdict.need else verdict.decision,
+        reason=verdict.reason + lacking,
+        confidence=verdict.confidence,
+        kind=verdict.kind,
+        engine=verdict.engine,
+        model=verdict.model,
+        prompt_version=verdict.prompt_version,
+        step=len(steps) - 1,
+        match="nearest" if any(found.match == "nearest" for _, found in steps) else last.match,
+        more_bytes=sum(sent.bytes for sent, _ in steps[1:]),
+    )
 
 
 VERDICT_WAIT_S = 120.0  # a language model on a busy GPU answers within it; live, the deadline is the site's

@@ -338,10 +338,10 @@ def figure_faults(require: RequiredFigures, events: EventFigures, tracks: TrackF
     figures = (
         ("recall", require.recall, events.recall),
         ("precision", require.precision, events.precision),
-        ("hota", require.hota, _exact(tracks.hota if tracks else None)),
-        ("idf1", require.idf1, _exact(tracks.idf1 if tracks else None)),
-        ("mota", require.mota, _exact(tracks.mota if tracks else None)),
-        ("ap50", require.ap50, _exact(tracks.ap50 if tracks else None)),
+        *(
+            (name, getattr(require, name), Estimate(getattr(tracks, name, None), None, None, 1))
+            for name in ("hota", "idf1", "mota", "ap50")
+        ),
     )
     found = [
         _short(name, figure, f"at least {least:g}")
@@ -352,10 +352,6 @@ def figure_faults(require: RequiredFigures, events: EventFigures, tracks: TrackF
     if latest is not None and (delay.value is None or delay.value > latest):
         found.append(_short("delay_s", delay, f"at most {latest:g}"))
     return found
-
-
-def _exact(value: float | None) -> Estimate:
-    return Estimate(value, None, None, 1)
 
 
 def _short(name: str, figure: Estimate, wanted: str) -> Fault:

@@ -83,12 +83,8 @@ def _survey_here(function: str, values: Mapping[str, Any], cpu_s: float) -> Any:
 
     cpu_s: not used; the limits of this child hold for the whole trial.
     """
-    steps: Generator[float, None, Any]
-    if function == "survey_frames":
-        steps = frame_survey.survey_frames(dict(values))
-    else:
-        assert function == "compare_costs"
-        steps = frame_survey.compare_costs(dict(values))
+    jobs = {"survey_frames": frame_survey.survey_frames, "compare_costs": frame_survey.compare_costs}
+    steps: Generator[float, None, Any] = jobs[function](dict(values))
     while True:
         try:
             next(steps)

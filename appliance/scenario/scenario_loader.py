@@ -22,8 +22,6 @@ from appliance.scenario.ground_truth import format_of, read_labels
 from appliance.scenario.scenario_schema import SCENARIO_SUFFIX, EventEntry, ExpectEntry, Scenario
 
 SCENARIO_FILES_MAX = 10_000  # each is opened to be listed
-# Only a site with an uplink escalates, so bytes are counted as if it had one. A replay never connects to it.
-
 
 _Lines = Mapping[tuple[str | int, ...], int]
 

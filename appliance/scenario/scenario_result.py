@@ -73,7 +73,7 @@ class ScenarioResult:
     """One scenario's outcome. reason: why it was skipped, or is known to fail.
 
     judged_by: what answered its escalations, as text. weather: the conditions put on the footage, as
-    `ConditionSet.read` takes them. wall_s: how long the run took.
+    `ConditionSet.parse` takes them. wall_s: how long the run took.
     """
 
     name: str

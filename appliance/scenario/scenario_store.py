@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
 import re
 import secrets
@@ -89,7 +90,7 @@ class ScenarioStore:
 
     def must_be_free(self, name: str) -> None:
         """Raise UsageError for an invalid name, PreconditionError for one that is taken or if there are too many."""
-        if not re.match(NAME, name) or name.endswith("\n"):
+        if not re.fullmatch(NAME, name):
             raise UsageError(
                 f"`{name}` is no name for a scenario: use small letters, digits, - and _, at most 64, "
                 "a letter or digit first"
@@ -159,7 +160,7 @@ def _stored(folder: Path) -> StoredScenario | None:
     try:
         if not any(folder.glob("*.scenario.yaml")):
             return None
-        files = [each for each, _ in zip(folder.rglob("*"), range(FILES_MAX), strict=False) if each.is_file()]
+        files = [each for each in itertools.islice(folder.rglob("*"), FILES_MAX) if each.is_file()]
         size = sum(each.lstat().st_size for each in files)
     except FileNotFoundError:
         return None

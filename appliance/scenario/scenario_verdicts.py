@@ -48,16 +48,18 @@ class ScenarioTruth:
         return OracleOpinion("unsure", "no entry of the scenario speaks of it")
 
 
+def scenario_truth(plan: ScenarioPlan) -> ScenarioTruth:
+    """Return the truth of a loaded scenario."""
+    return ScenarioTruth(
+        expectations.expectations_of(plan),
+        expectations.prohibitions_of(plan),
+        others_forbidden=plan.scenario.others == "never",
+    )
+
+
 def scenario_oracle(plan: ScenarioPlan, settings: OracleSettings) -> OracleJudge:
     """Return the oracle of a loaded scenario."""
-    return OracleJudge(
-        ScenarioTruth(
-            expectations.expectations_of(plan),
-            expectations.prohibitions_of(plan),
-            others_forbidden=plan.scenario.others == "never",
-        ),
-        settings,
-    )
+    return OracleJudge(scenario_truth(plan), settings)
 
 
 def oracle_for_replay(options: OracleOptions, cameras: Collection[str]) -> OracleJudge:

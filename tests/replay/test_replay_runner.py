@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from appliance.analysis.keyframe_policy import DecodePolicy
 from appliance.base.clock import ManualClock
 from appliance.base.errors import SourceError
 from appliance.base.json_lines import decode_log
+from appliance.media.decoder import DecodedFrame
 from appliance.replay import replay_report
+from appliance.replay.footage import ClipSource, SourceItem
+from appliance.replay.replay_plan import ReplayOptions, ReplayPlan, clip_input
 from appliance.replay.replay_result import ReplayResult
+from appliance.replay.replay_runner import play
 from appliance.types import Alert, Event, FrameBoxes, StreamHeader
 from tests.support.block_footage import BrightBlock, block_clip, site
 from tests.support.clip_replay import replay
@@ -103,6 +110,24 @@ def test_progress_is_reported_in_seconds_of_footage(clip: Path) -> None:
     )
     assert [done for done, _ in reported] == [index / 10 for index in range(140)]
     assert {total for _, total in reported} == {14.0}
+
+
+class SetToAnotherSize(ClipSource):
+    """A camera that sends smaller frames from 7 s on."""
+
+    def play(self, decode_policy: DecodePolicy | None = None) -> Iterator[SourceItem]:
+        for item in super().play():
+            assert isinstance(item, DecodedFrame)
+            yield item if item.t < 7 else replace(item, av_frame=item.av_frame.reformat(160, 120))
+
+
+def test_frames_of_another_size_begin_a_session_as_live(clip: Path) -> None:
+    config, log = site().for_decisions(), io.BytesIO()
+    footage = replace(clip_input(clip, config, "gate", BrightBlock()), source=SetToAnotherSize(clip, "gate"))
+    play(ReplayPlan((footage,), config, BrightBlock()), log, ReplayOptions(ManualClock()))
+    headers = [line for line in map(decode_log, log.getvalue().splitlines()) if isinstance(line, StreamHeader)]
+    assert [header.size for header in headers] == [(320, 240), (160, 120)]
+    assert headers[0].run != headers[1].run
 
 
 def test_a_damaged_stretch_is_skipped_and_counted(clip: Path, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from appliance import wire
 from appliance.base.clock import SystemClock
 from appliance.base.errors import UsageError
 from appliance.cli import main
@@ -25,11 +26,12 @@ from appliance.lab.curve_command import (
     curve_page,
     reading_notes,
 )
-from appliance.lab.curve_footage import ReplayedFootage, replay_footage
+from appliance.lab.curve_footage import ReplayedFootage, _message_bytes, replay_footage
 from appliance.lab.curve_report import CurveReport, measure_curves
 from appliance.scenario import scenario_loader
 from appliance.scenario.scenario_runner import DetectorCache, run_scenario
 from appliance.types import Detections
+from appliance.uplink.jetstream_publisher import NatsMessage
 from tests.support.block_footage import FPS, HEIGHT, WIDTH, BrightBlock, block_clip
 from tests.support.yard_scenarios import YARD, write
 
@@ -142,6 +144,16 @@ def test_a_tracks_evidence_costs_confidence_only_what_the_router_pays(
     sighted = [each.bytes for each in footage_of_cameras[0].best_sightings]
     assert sum(sighted) == pytest.approx(sum(asked), rel=0.15)
     assert min(each.frame_bytes for each in footage_of_cameras[0].examined) > max(asked)
+
+
+def test_a_baselines_message_has_the_bytes_of_the_one_that_the_uplink_sends() -> None:
+    body = wire.Escalation(
+        id="e", site="s", alert="a", camera="gate", rule="r", kind="enter", label="person", severity="alert", t=0.0,
+        created_t=0.0,
+    )  # fmt: skip
+    subject = wire.escalation_subject("s", wire.PRIORITY_OF["alert"])
+    sent = NatsMessage(subject, body.to_json(), wire.escalation_headers(body), "facts")
+    assert _message_bytes(body) == sent.size
 
 
 def test_the_router_finds_all_first_and_no_baseline_is_ahead_of_it(measured: CurveReport) -> None:

@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 
 from appliance import config
 from appliance.analysis.camera_analysis import CameraAnalysis
-from appliance.analysis.session_tracks import InferenceRequest, ObjectTracker
+from appliance.analysis.session_tracks import InferenceRequest
 from appliance.base.errors import DetectorError, SourceError
 from appliance.detect.detector import ObjectDetector
 from appliance.ingest.file_source import FileSource
 from appliance.media.decoder import DecodedFrame
 from appliance.media.source import ReceivedBytes, StreamInfo, VideoPacket
+from appliance.track.tracker import Tracker
 from appliance.types import Box, Detections, FrameBoxes, IngestMessage, TrackedObject
 from tests.support.numbered_footage import encoded_footage, number
 
@@ -157,7 +158,7 @@ class FrameByFrame:
     """A `CameraAnalysis` that is given frames one by one, without packets and threads."""
 
     def __init__(
-        self, camera: str, detector: ObjectDetector, tracker: ObjectTracker, settings: config.DetectConfig, **more: Any
+        self, camera: str, detector: ObjectDetector, tracker: Tracker, settings: config.DetectConfig, **more: Any
     ) -> None:
         self.analysis = CameraAnalysis(camera, detector, lambda labels: tracker, settings, **more)
         self._detector = detector

@@ -24,6 +24,7 @@ from appliance.base.errors import MissingDependency, SourceRefused, UsageError
 from appliance.demo.rtsp_server import CLIENTS_MAX, RtspLimits
 from tests.servers.rtsp import FaultyRtspServer, RtspServerThread
 from tests.support import waiting
+from tests.support.numbered_footage import beeping
 
 until = functools.partial(waiting.until, seconds=5.0, every_s=0.02)
 FPS = 20
@@ -258,6 +259,18 @@ def test_speaks_the_state_machine(server: RtspServerThread) -> None:
         assert client.ask("PLAY", url, Session=session)[0] == 455
 
 
+def test_a_session_after_a_teardown_gets_the_tracks_that_it_set_up(tmp_path: Path) -> None:
+    with (
+        FaultyRtspServer.in_thread({"gate": beeping(tmp_path / "camera.mp4")}) as server,
+        Talker(server.port) as client,
+    ):
+        url, sound = server.url("gate"), "RTP/AVP/TCP;unicast;interleaved=2-3"
+        _, headers, _ = client.ask("SETUP", f"{url}/trackID=1", Transport=sound)
+        assert client.ask("TEARDOWN", url, Session=headers["session"].split(";")[0])[0] == 200
+        client.play(url)
+        assert {client.frame()[0] for _ in range(60)} <= {0, 1}
+
+
 def test_pause_is_silence_and_play_continues(server: RtspServerThread) -> None:
     url = server.url("yard")
     with Talker(server.port) as client:
@@ -289,6 +302,11 @@ def test_keep_alives_are_answered_and_silence_is_closed(clips: Path) -> None:
 def test_wrong_requests_get_the_right_status(server: RtspServerThread, method: str, path: str, status: int) -> None:
     with Talker(server.port) as client:
         assert client.ask(method, f"rtsp://127.0.0.1:{server.port}{path}")[0] == status
+
+
+def test_an_address_that_is_none_is_of_no_camera(server: RtspServerThread) -> None:
+    with Talker(server.port) as client:
+        assert client.ask("DESCRIBE", "rtsp://[")[0] == 404
 
 
 def test_declines_extensions_it_does_not_know(server: RtspServerThread) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from appliance.base.clock import ManualClock, SystemClock
 from appliance.base.config_model import DetectorConfig
-from appliance.base.errors import DetectorError, UsageError
+from appliance.base.errors import DetectorError, SourceError, UsageError
 from appliance.base.json_lines import encode_ingest
 from appliance.bundle.bundle_store import BundleStore
 from appliance.bundle.manifest import BundleRef
@@ -148,6 +148,7 @@ def test_changed_settings_are_judged_by_the_alerts_that_people_answered() -> Non
     [
         (SandboxTimeout("it got no time"), "not enough"),
         (SandboxUnavailable("no process can be started"), "not enough"),
+        (SourceError("the segment was deleted meanwhile"), "not enough"),
         (SandboxDied("it used more CPU time than it may"), "worse"),
     ],
 )
@@ -165,6 +166,22 @@ def test_a_candidate_may_use_more_cpu_time_but_is_not_blamed_where_it_got_none(e
     report = CandidateTrial(TrialPlan("night@1", DetectorConfig(), DetectorConfig(), (footage,)), call).run(0.0)
     assert (report.judgement.outcome, bool(report.unread)) == (outcome, outcome == "not enough")
     assert asked[1] == 100.0, "2.5 times the CPU time of the other, whatever the clock says; it dies at twice of it"
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"), [(SandboxTimeout("it got no time"), "not enough"), (SandboxDied("it crashed"), "worse")]
+)
+def test_a_candidate_that_got_no_time_for_a_scenario_is_not_blamed(error: Exception, outcome: str) -> None:
+    results = iter(({"status": "passed"}, error))
+
+    def call(function: str, values: Mapping[str, Any], cpu_s: float) -> Any:
+        if isinstance(result := next(results), Exception):
+            raise result
+        return result
+
+    plan = TrialPlan("night@1", DetectorConfig(), DetectorConfig(), (), scenarios=("kept/kept.scenario.yaml",))
+    report = CandidateTrial(plan, call).run(0.0)
+    assert (report.judgement.outcome, bool(report.unread)) == (outcome, outcome == "not enough")
 
 
 @pytest.mark.parametrize(

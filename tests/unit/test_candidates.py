@@ -112,6 +112,8 @@ def test_so_many_wait_and_no_more(tmp_path: Path) -> None:
         store.put(SettingsCandidate(name=f"c{number}"))
     with pytest.raises(UsageError, match="take one out"):
         store.put(SettingsCandidate(name="more"))
+    with pytest.raises(UsageError, match="no name of a candidate"):
+        store.get("c1\n")
     (tmp_path / "candidates" / "c0.json").write_text("{")
     assert len(store.all()) == WAITING_MAX - 1, "one that cannot be read keeps no other from it"
 

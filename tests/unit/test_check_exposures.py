@@ -41,6 +41,13 @@ def test_a_file_that_holds_a_secret_is_for_its_owner(tmp_path: Path, place: int,
     assert said(tmp_path, SAFE) == []
 
 
+def test_a_user_without_a_password_is_no_secret(tmp_path: Path) -> None:
+    path = tmp_path / "site.yaml"
+    path.write_text('cameras: {gate: {url: "rtsp://viewer@192.168.1.20/main"}}')
+    path.chmod(0o644)
+    assert list(exposures(config.load(path), path)) == []
+
+
 def test_a_secret_in_the_clear_over_a_network_is_named(tmp_path: Path) -> None:
     (text,) = said(tmp_path, (*SAFE[:2], "nats://hub.example:4222", SAFE[3]))
     assert "crosses the network to hub.example:4222 in the clear: use tls://" in text

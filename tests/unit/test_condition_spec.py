@@ -96,7 +96,7 @@ def test_no_conditions_are_the_same_with_any_seed() -> None:
 def test_every_example_of_the_help_reads_and_every_kind_has_one(kind: ConditionKind) -> None:
     assert parse_condition(kind.example).kind == kind
     assert kind.example in conditions_help()
-    assert kind.amount_min <= (kind.duration_s if kind.amount is None else kind.amount) <= kind.amount_max
+    assert kind.amounts[0] <= (kind.duration_s if kind.amount is None else kind.amount) <= kind.amounts[1]
 
 
 def test_a_window_ends_and_a_moment_lasts_its_seconds() -> None:

@@ -7,7 +7,6 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
-from pathlib import Path
 
 from appliance.base.clock import iso_utc
 from appliance.base.errors import SourceError
@@ -16,7 +15,7 @@ from appliance.media.decoder import DecodedFrame
 from appliance.media.frames import FrameConverter, upright_size
 from appliance.media.stills import encode_jpeg
 from appliance.replay.condition_spec import ConditionSet
-from appliance.replay.footage import ClipSource
+from appliance.replay.footage import ClipSource, FrameSource
 from appliance.replay.frame_transform import frame_transform_of
 from appliance.replay.replay_report import format_time
 from appliance.replay.stream_faults import with_stream_faults
@@ -64,27 +63,18 @@ def cut_stills(result: ScenarioResult, previous: Sequence[StillsByFrame] = ()) -
     for part in result.watched:
         frames = wanted.get(part.camera)
         if frames:
-            replayed = _ReplayedClip(part.clip, part.camera, ConditionSet.parse(result.weather, result.seed))
-            found.update({(part.camera, frame): still for frame, still in _cut(replayed, frames)})
+            conditions = ConditionSet.parse(result.weather, result.seed)
+            source = with_stream_faults(ClipSource(part.clip, part.camera), part.camera, conditions)
+            found.update({(part.camera, frame): still for frame, still in _cut(source, conditions, frames)})
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class _ReplayedClip:
-    """A clip and the conditions under which the detector was given it."""
-
-    clip: Path
-    camera: str
-    conditions: ConditionSet
-
-
-def _cut(replayed: _ReplayedClip, frames: set[int]) -> Iterable[tuple[int, ReportStill]]:
-    converter, transform, last = FrameConverter(), frame_transform_of(replayed.conditions), max(frames)
+def _cut(source: FrameSource, conditions: ConditionSet, frames: set[int]) -> Iterable[tuple[int, ReportStill]]:
+    """Return the stills of these frames, as the detector was given them under the conditions."""
+    converter, transform, last = FrameConverter(), frame_transform_of(conditions), max(frames)
     found = []
     try:
-        for frame in with_stream_faults(
-            ClipSource(replayed.clip, replayed.camera), replayed.camera, replayed.conditions
-        ).play():
+        for frame in source.play():
             if isinstance(frame, DecodedFrame) and frame.index in frames:
                 size = upright_size(frame.av_frame)
                 seen = transform(frame.index, round(frame.t, 3), frame.av_frame) if transform else frame.av_frame

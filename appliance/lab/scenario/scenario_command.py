@@ -21,7 +21,7 @@ from rich.progress import SpinnerColumn, TextColumn
 from rich.table import Table
 
 from appliance import config
-from appliance.base.clock import Clock, SystemClock, iso_utc
+from appliance.base.clock import SystemClock, iso_utc
 from appliance.base.console import CommandProgress, text_console
 from appliance.base.errors import ConfigError, UsageError
 from appliance.base.local_files import DiskWriteError, check_output, is_special, write_file
@@ -202,13 +202,10 @@ def progress_status(what: str, *, quiet: bool) -> Iterator[None]:
 def _write(
     results: Sequence[ScenarioResult], stills: Sequence[StillsByFrame], reports: ReportTargets, now: float
 ) -> None:
-    outputs: list[tuple[Path, bytes]] = []
     if reports.junit:
-        outputs.append((reports.junit, junit_report(results, now)))
+        write_report(reports.junit, junit_report(results, now))
     if reports.html:
-        outputs.append((reports.html, html_report.html_report(results, stills, total_figures(results), now).encode()))
-    for path, data in outputs:
-        write_report(path, data)
+        write_report(reports.html, html_report.html_report(results, stills, total_figures(results), now).encode())
 
 
 def write_report(path: Path, data: bytes) -> None:
@@ -315,10 +312,9 @@ def keep_command(
     to: Path | None,
     run: bool,
     as_json: bool,
-    clock: Clock | None = None,
 ) -> int:
     """Keep one alert. Returns 0, or what running it at once gives."""
-    kept = _exporter(site_file, to, clock).keep(alert, options)
+    kept = _exporter(site_file, to).keep(alert, options)
     if not as_json:
         _print_kept(kept, text_console(soft_wrap=True))
     elif not run:
@@ -357,11 +353,9 @@ def delete_command(name: str, site_file: Path, *, to: Path | None) -> int:
     return 0
 
 
-def _exporter(site_file: Path, to: Path | None, clock: Clock | None = None) -> ScenarioExporter:
+def _exporter(site_file: Path, to: Path | None) -> ScenarioExporter:
     site = config.load(site_file)
-    return ScenarioExporter(
-        site.storage.dir, site.for_decisions(), site.storage.disk_free_min_mb, clock or SystemClock(), to
-    )
+    return ScenarioExporter(site.storage.dir, site.for_decisions(), site.storage.disk_free_min_mb, SystemClock(), to)
 
 
 def _row(each: StoredScenario) -> tuple[str, ...]:
