@@ -13,7 +13,7 @@ from typing import Literal, get_args
 from appliance.base.clock import local_day
 from appliance.base.errors import StoreError
 from appliance.store.database import Database
-from appliance.store.escalations import INDEXED
+from appliance.store.escalations import INDEXED, POSTPONED
 from appliance.store.paths import SEGMENTS, inside
 
 StorageClass = Literal["continuous", "pre_roll", "alert", "evidence"]
@@ -120,7 +120,7 @@ def deletion_totals(
 logger = logging.getLogger(__name__)
 
 
-_UNSETTLED_STATE = f"{INDEXED} OR wait <> ''"
+_UNSETTLED_STATE = f"{INDEXED} OR {POSTPONED}"
 
 
 def held_clause(before_s: float = ROLL_S_MAX, after_s: float = ROLL_S_MAX, *, unanswered: bool = False) -> str:
