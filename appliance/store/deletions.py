@@ -75,7 +75,7 @@ class DeletionLedger:
         known.until_t = max(known.until_t, until_t)
 
     def write(self, connection: sqlite3.Connection) -> None:
-        """Write what was added, inside the transaction of `connection`; then call `entered` once it is committed."""
+        """Write what was added, inside the transaction of `connection`; then call `written` once it is committed."""
         now = self._db.clock.now()
         connection.executemany(
             """INSERT INTO deleted VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET

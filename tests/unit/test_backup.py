@@ -344,7 +344,9 @@ def test_a_list_of_files_that_is_too_long_is_refused_before_it_is_read(
     box: Box, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = made_by(box, tmp_path / "b.zip")
-    monkeypatch.setattr(zipfile, "ZIP_FILECOUNT_LIMIT", 1)  # as with 65,536 files: the list's size is in a record of ZIP64
+    monkeypatch.setattr(
+        zipfile, "ZIP_FILECOUNT_LIMIT", 1
+    )  # as with 65,536 files: the list's size is in a record of ZIP64
     long = rebuilt(path, tmp_path / "long.zip", put("evidence/a1/still.jpg"))
     whole = bytearray(long.read_bytes())
     whole[-10:-6] = bytes(4)  # the record before it counts
