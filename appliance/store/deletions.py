@@ -95,12 +95,10 @@ class DeletionLedger:
         self._db.execute("DELETE FROM deleted WHERE last_t < ?", (self._db.clock.now() - KEPT_S,), durable=False)
 
 
-def newest_deletions(connection: sqlite3.Connection, limit: int, *, rings: bool = False) -> list[DeletedRow]:
-    """Return the newest entries, the last first; those of the rings only with `rings`."""
+def newest_deletions(connection: sqlite3.Connection, limit: int) -> list[DeletedRow]:
+    """Return the newest entries but those of the rings, the last first."""
     rows = connection.execute(
-        f"""SELECT * FROM deleted {"" if rings else "WHERE reason <> 'ring'"} ORDER BY last_t DESC, camera, class
-            LIMIT ?""",
-        (limit,),
+        "SELECT * FROM deleted WHERE reason <> 'ring' ORDER BY last_t DESC, camera, class LIMIT ?", (limit,)
     )
     return [DeletedRow(**{("what" if key == "class" else key): row[key] for key in row.keys()}) for row in rows]  # noqa: SIM118
 
