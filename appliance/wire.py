@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from appliance.base.analyze_protocol import AnalyzeAnswer, AnalyzeCost
 from appliance.base.json_lines import WireError, first_problem
 from appliance.types import CONFIRMING_KINDS, JUDGE_KINDS, Decision, JudgeKind, Severity
 
@@ -413,3 +414,19 @@ def answer_message_ids(escalation: Escalation) -> tuple[str, str]:
         message_id(escalation.site, escalation.id, "verdict"),
         message_id(escalation.site, escalation.id, "need", escalation.step),
     )
+
+
+_ANSWERS: dict[Decision, Literal["yes", "no", "unsure"]] = {
+    "confirmed": "yes", "rechecked": "yes", "rejected": "no", "unsure": "unsure",
+}  # fmt: skip
+
+
+def analyze_answer(verdict: Verdict, cost: AnalyzeCost, status_url: str = "") -> AnalyzeAnswer:
+    """Return the answer that a verdict is; the caller names the camera, which a verdict does not."""
+    return AnalyzeAnswer(
+        id=verdict.alert, camera="", status="answered", tier="cloud", answer=_ANSWERS[verdict.decision],
+        confidence=verdict.confidence, reason=verdict.reason, judge=verdict.kind, model=verdict.model, cost=cost,
+        timings=dict(verdict.timings), provisional=verdict.provisional, status_url=status_url,
+        answered_by=verdict.answered_by,
+        flagged=f"better engines that did not answer: {verdict.fallback}" if verdict.fallback else "",
+    )  # fmt: skip

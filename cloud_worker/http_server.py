@@ -27,13 +27,20 @@ from appliance.base.analyze_protocol import (
     AnalyzeItem,
     AnalyzeRequest,
     RequestRate,
-    judged,
     media_kind,
 )
 from appliance.base.clock import Clock, local_day
 from appliance.base.errors import EngineError, EngineUnavailable, MissingDependency
 from appliance.base.json_lines import first_problem
-from appliance.wire import TRACEPARENT, Escalation, MediaRef, Verdict, traceparent_after, traceparent_of
+from appliance.wire import (
+    TRACEPARENT,
+    Escalation,
+    MediaRef,
+    Verdict,
+    analyze_answer,
+    traceparent_after,
+    traceparent_of,
+)  # fmt: skip
 from cloud_worker.config import ApiConfig, ApiToken, StatusConfig
 from cloud_worker.evidence import EvidenceFile, MediaDecoder, chunks_of
 from cloud_worker.judge import JudgeCase
@@ -313,7 +320,7 @@ class AnalyzeServer(HttpServer):
             money=round(verdict.seconds / HOUR_S * (self._gpu_hour() or 0.0), 6), gpu_s=verdict.seconds,
             tokens_in=verdict.tokens_in, tokens_out=verdict.tokens_out,
         )  # fmt: skip
-        return judged(verdict, cost)
+        return analyze_answer(verdict, cost)
 
 
 def _problem(status: str, detail: str, retry_s: int = 0) -> HttpAnswer:

@@ -13,13 +13,12 @@ import json
 import re
 import shutil
 import stat
-import struct
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -96,7 +95,6 @@ FREE_BYTES_MIN = 200_000_000  # that the disk keeps
 _NAMES = re.compile(
     rf"{SITE}|{re.escape(SEALED)}|{re.escape(DATABASE)}|{VERSIONS}/\d{{6}}\.json|{EVIDENCE}/[\w-]{{1,80}}/\w[\w.-]{{0,79}}"
 )
-_END = struct.Struct("<4s4H2LH")
 _BLOCK = 1 << 20  # bytes read at once
 # Errors of zipfile on data that is no archive; RuntimeError has RecursionError and NotImplementedError under it.
 _UNREADABLE = (zipfile.BadZipFile, zlib.error, EOFError, ValueError, OSError, RuntimeError)
@@ -207,7 +205,7 @@ class BackupReader:
                 raise PreconditionError(f"{path} is not there, or is not a file")
             _check_directory(path)
             self._archive = zipfile.ZipFile(path)
-        except (OSError, zipfile.BadZipFile, ValueError, NotImplementedError, struct.error) as error:
+        except (OSError, zipfile.BadZipFile, ValueError, NotImplementedError) as error:
             raise PreconditionError(f"{path.name} is no backup, or was cut short: {error}") from None
         try:
             self.manifest = self._read_manifest()
@@ -363,16 +361,11 @@ def _add_file(archive: zipfile.ZipFile, name: str, path: Path, kind: int) -> Bac
     info.external_attr = 0o600 << 16
     digest, size = hashlib.sha256(), 0
     with path.open("rb") as file, archive.open(info, "w", force_zip64=True) as target:
-        for piece in _blocks(file):
+        while piece := file.read(_BLOCK):
             digest.update(piece)
             size += len(piece)
             target.write(piece)
     return BackupFileItem(path=name, bytes=size, sha256=digest.hexdigest())
-
-
-def _blocks(file: IO[bytes]) -> Iterator[bytes]:
-    while piece := file.read(_BLOCK):
-        yield piece
 
 
 def check_room(folder: Path, wanted: int) -> None:
@@ -387,12 +380,8 @@ def check_room(folder: Path, wanted: int) -> None:
 def _check_directory(path: Path) -> None:
     """Raise ValueError if the zip's own list, which is read into memory whole, is longer than ours may be."""
     with path.open("rb") as file:
-        size = file.seek(0, 2)
-        if size < _END.size:
-            raise ValueError("it is too short")
-        file.seek(size - _END.size)
-        mark, *_, length, _, comment = _END.unpack(file.read(_END.size))
-        if mark != b"PK\x05\x06" or comment:
-            raise ValueError("its end is not there")
-        if length == 0xFFFFFFFF or length > DIRECTORY_BYTES_MAX:
-            raise ValueError("its list of files is too long")
+        end = zipfile._EndRecData(file)  # type: ignore[attr-defined]  # as ZipFile reads it, with ZIP64's record
+    if end is None:
+        raise ValueError("its end is not there")
+    if end[zipfile._ECD_SIZE] > DIRECTORY_BYTES_MAX:  # type: ignore[attr-defined]
+        raise ValueError("its list of files is too long")

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
-from typing import Annotated, Literal, Protocol
+from collections.abc import Callable
+from typing import Annotated, Literal
 
 from pydantic import Base64Bytes, BaseModel, ConfigDict, Field
-
-from appliance.types import Decision, JudgeKind
 
 PATH = "/api/v1/analyze"
 ITEMS_MAX = 8  # pictures and clips of one request
@@ -19,9 +17,6 @@ KEYS_MAX = 1024  # callers whose rate is remembered; one that was forgotten star
 Tier = Literal["auto", "edge", "cloud"]
 """Choose who answers: whoever the router thinks right, the appliance alone, or the cloud model."""
 MediaKind = Literal["picture", "clip"]
-_ANSWERS: dict[Decision, Literal["yes", "no", "unsure"]] = {
-    "confirmed": "yes", "rechecked": "yes", "rejected": "no", "unsure": "unsure",
-}  # fmt: skip
 
 
 class AnalyzeItem(BaseModel):
@@ -102,51 +97,6 @@ class AnalyzeAnswers(BaseModel):
     """The answers, in the order of the items."""
 
     items: list[AnalyzeAnswer]
-
-
-class VerdictValues(Protocol):
-    """The parts of a verdict that are an answer."""
-
-    @property
-    def alert(self) -> str: ...
-
-    @property
-    def decision(self) -> Decision: ...
-
-    @property
-    def confidence(self) -> float | None: ...
-
-    @property
-    def reason(self) -> str: ...
-
-    @property
-    def kind(self) -> JudgeKind: ...
-
-    @property
-    def model(self) -> str: ...
-
-    @property
-    def timings(self) -> Mapping[str, float]: ...
-
-    @property
-    def provisional(self) -> bool: ...
-
-    @property
-    def answered_by(self) -> str: ...
-
-    @property
-    def fallback(self) -> int: ...
-
-
-def judged(verdict: VerdictValues, cost: AnalyzeCost, status_url: str = "") -> AnalyzeAnswer:
-    """Return the answer that a verdict is; the caller names the camera, which a verdict does not."""
-    return AnalyzeAnswer(
-        id=verdict.alert, camera="", status="answered", tier="cloud", answer=_ANSWERS[verdict.decision],
-        confidence=verdict.confidence, reason=verdict.reason, judge=verdict.kind, model=verdict.model, cost=cost,
-        timings=dict(verdict.timings), provisional=verdict.provisional, status_url=status_url,
-        answered_by=verdict.answered_by,
-        flagged=f"better engines that did not answer: {verdict.fallback}" if verdict.fallback else "",
-    )  # fmt: skip
 
 
 def media_kind(media: bytes) -> MediaKind | None:

@@ -12,7 +12,7 @@ from appliance.base.clock import Clock
 class Backoff:
     """Delays that double from `first_s` to `last_s`, each spread by ±`jitter`.
 
-    State: the next delay. Owner: one loop. `forgive()` after things went well starts from the beginning.
+    State: the next delay. Owner: one loop. `reset()` after things went well starts from the beginning.
     """
 
     def __init__(self, first_s: float = 0.5, last_s: float = 8.0, *, jitter: float = 0.25) -> None:

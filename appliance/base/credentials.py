@@ -142,11 +142,11 @@ def own_key(path: Path, make: Callable[[], bytes]) -> bytes:
             temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}.new")  # of this call alone
             if not path.exists():
                 opened = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-                with os.fdopen(opened, "wb") as file:
-                    file.write(make())
-                    file.flush()
-                    os.fsync(file.fileno())
                 try:
+                    with os.fdopen(opened, "wb") as file:
+                        file.write(make())
+                        file.flush()
+                        os.fsync(file.fileno())
                     os.link(temporary, path)  # the first one counts, also for two at once
                 finally:
                     temporary.unlink()

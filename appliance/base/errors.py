@@ -45,7 +45,7 @@ def _without_secrets(found: re.Match[str]) -> str:
     written: str = found[1]
     address = written.rstrip(_CLOSING)
     closing = written[len(address) :]
-    address, query = _split_query(address)
+    address, *query = re.split(r"[?#]", address, maxsplit=1)
     of_camera = before.endswith(_CAMERA_SCHEMES)
     authority, slash, path = address.partition("/")
     if of_camera and "@" in path:  # a password with a slash in it
@@ -56,20 +56,13 @@ def _without_secrets(found: re.Match[str]) -> str:
     return f"://{host}{slash}{path}{'?…' if query else ''}{closing}"
 
 
-def _split_query(address: str) -> tuple[str, str]:
-    end = min((at for at in (address.find("?"), address.find("#")) if at >= 0), default=len(address))
-    return address[:end], address[end:]
-
-
 def camera_address(url: str) -> str:
     """Return a camera's URL for people: `rtsp://host:port/…`; the whole path of a file. It may hold spaces."""
     scheme, separator, rest = url.partition("://")
     if not separator or scheme.lower() not in _CAMERA_SCHEMES:
         return redact(url)
-    host = rest.rpartition("@")[2]
-    for end in "/?#":
-        host = host.partition(end)[0]
-    return f"{scheme}://{host}{'/…' if rest.rpartition('@')[2] != host else ''}"
+    host, *more = re.split(r"[/?#]", rest.rpartition("@")[2], maxsplit=1)
+    return f"{scheme}://{host}{'/…' if more else ''}"
 
 
 def printable(text: str) -> str:

@@ -112,6 +112,7 @@ _DISK_ERRORS = {
     errno.EACCES,
     errno.ENOENT,
     errno.EMFILE,
+    errno.ENFILE,
 }
 
 

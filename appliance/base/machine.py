@@ -78,6 +78,7 @@ def temperatures(thermal: Path = THERMAL) -> list[Temperature]:
     found = []
     try:
         zones = sorted(thermal.glob("thermal_zone*"))[:_ZONES_MAX]
+        chips = sorted((thermal.parent / "hwmon").glob("hwmon*"))[:_ZONES_MAX]
     except OSError:  # no file descriptor is left to read the folder with
         return []
     for zone in zones:
@@ -90,16 +91,16 @@ def temperatures(thermal: Path = THERMAL) -> list[Temperature]:
         except OSError:
             name = zone.name
         found.append(Temperature(name, celsius))
-    return found + _processor_temperatures(thermal.parent / "hwmon")
+    return found + _processor_temperatures(chips)
 
 
-def _processor_temperatures(hwmon: Path) -> list[Temperature]:
+def _processor_temperatures(chips: Iterable[Path]) -> list[Temperature]:
     """Read the package sensors of Intel's and AMD's processors, which many boards show as hwmon alone.
 
     Kernel: Documentation/hwmon/coretemp, k10temp. Of AMD's two, Tdie has no offset; Tctl may have one of 27 degrees.
     """
     found = []
-    for chip in sorted(hwmon.glob("hwmon*"))[:_ZONES_MAX]:
+    for chip in chips:
         try:
             wanted = _PACKAGE_LABELS[(chip / "name").read_text().strip()]
             labels = {(each.read_text().strip()): each for each in sorted(chip.glob("temp*_label"))}

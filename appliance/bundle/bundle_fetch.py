@@ -15,7 +15,7 @@ from appliance.base.backoff import Backoff
 from appliance.base.clock import Clock, SystemClock
 from appliance.base.errors import ModelError, PreconditionError
 from appliance.bundle.bundle_store import BundleStore, incoming, locked
-from appliance.bundle.manifest import Blob, BundleFile, BundleRef
+from appliance.bundle.manifest import Blob, BundleFile
 from appliance.bundle.repositories import LinkLost, Repository, Unreachable
 
 if TYPE_CHECKING:  # TUF is loaded where somebody asks a publisher
@@ -165,22 +165,14 @@ def cut(file: BundleFile, data: bytes) -> dict[str, bytes]:
     return {blob.sha256: b"".join(part) for blob, part in zip(file.blobs, parts, strict=True)}
 
 
-def installed_files(store: BundleStore) -> Iterator[tuple[BundleRef, Path, BundleFile]]:
-    """Yield every file of every installed bundle, with what its manifest says of it."""
-    for ref, manifest in store.installed().items():
-        for name, file in manifest.files.items():
-            yield ref, store.folder(ref) / name, file
-
-
 def _blobs_here(store: BundleStore) -> dict[str, tuple[Path, BundleFile]]:
     """Return by sha256 where an installed file holds a blob; files that were damaged since then do not count."""
     found: dict[str, tuple[Path, BundleFile]] = {}
-    whole: dict[Path, bool] = {}
-    for _, path, file in installed_files(store):
-        if path not in whole:
-            whole[path] = path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == file.sha256
-        if whole[path]:
-            found |= {blob.sha256: (path, file) for blob in file.blobs}
+    for ref, manifest in store.installed().items():
+        for name, file in manifest.files.items():
+            path = store.folder(ref) / name
+            if path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == file.sha256:
+                found |= {blob.sha256: (path, file) for blob in file.blobs}
     return found
 
 

@@ -194,9 +194,7 @@ class BundleStore:
         """Say that the bundle in force is proven, or pin it or not; return the pointer. Raise PreconditionError."""
         with locked(self.root):
             table = self.in_force()
-            slot = table.cameras.get(camera) if camera else table.everywhere
-            if slot is None:
-                raise PreconditionError(f"{camera or 'this appliance'} has no bundle of its own in force")
+            slot = _own_slot(table, camera)
             slot = replace(
                 slot,
                 state="proven" if proven else slot.state,
@@ -212,9 +210,7 @@ class BundleStore:
         """
         with locked(self.root):
             table = self.in_force()
-            slot = table.cameras.get(camera) if camera else table.everywhere
-            if slot is None:
-                raise PreconditionError(f"{camera or 'this appliance'} has no bundle of its own in force")
+            slot = _own_slot(table, camera)
             _write_pointers(self, _with_slot(table, camera, _way_back(self, slot, table)))
         return self.in_force().of(camera)
 
@@ -262,6 +258,13 @@ def incoming(root: Path) -> Path:
     path = root / _INCOMING
     path.mkdir(parents=True, exist_ok=True)
     return path
+
+
+def _own_slot(table: InForceTable, camera: str) -> InForce:
+    """Return the pointer of `camera`, "": of all without one. Raise PreconditionError: there is none."""
+    if (slot := table.pointers.get(camera)) is None:
+        raise PreconditionError(f"{camera or 'this appliance'} has no bundle of its own in force")
+    return slot
 
 
 def _way_back(store: BundleStore, slot: InForce, table: InForceTable) -> InForce | None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
-from securesystemslib.signer import CryptoSigner, SSlibKey
+from securesystemslib.signer import CryptoSigner
 from tuf.api.metadata import Metadata, MetaFile, Root, Snapshot, TargetFile, Targets, Timestamp
 
 from appliance.base.clock import Clock, SystemClock
@@ -75,7 +75,12 @@ class Publisher:
                     path.parent.mkdir(parents=True, exist_ok=True)
                     path.write_bytes(blob)
                     new_bytes += len(blob)
-        self._put_target(target, data)
+        path = self._repository / "targets" / target
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+        targets = self._targets()
+        targets.targets[target] = info
+        self._sign_all(targets)
         return new_bytes
 
     def refresh(self) -> None:
@@ -97,18 +102,11 @@ class Publisher:
         root.signed.version += 1
         root.signed.expires = self._expires(Root.type)
         new = self._signers(root.signed, Root.type)
-        self._write(root, [*old, *(each for each in new if each.public_key.keyid not in _ids(old))])
+        known_ids = {each.public_key.keyid for each in old}
+        self._write(root, [*old, *(each for each in new if each.public_key.keyid not in known_ids)])
         if leaving in paths:
             paths[leaving].rename(paths[leaving].with_suffix(".old"))  # after a kill before here it still signs
         self._sign_all(self._targets())
-
-    def _put_target(self, target: str, data: bytes) -> None:
-        path = self._repository / "targets" / target
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-        targets = self._targets()
-        targets.targets[target] = TargetFile.from_data(target, data)
-        self._sign_all(targets)
 
     def _sign_all(self, targets: Targets) -> None:
         """Sign targets, snapshot and timestamp, in this order: whoever reads in between sees the old state."""
@@ -229,7 +227,3 @@ def _load(path: Path) -> CryptoSigner:
         return CryptoSigner(load_pem_private_key(path.read_bytes(), None))
     except (OSError, ValueError, TypeError) as error:
         raise ModelError(f"{path} is no private key without a password: {error}") from None
-
-
-def _ids(signers: Iterable[CryptoSigner]) -> set[str]:
-    return {each.public_key.keyid for each in signers if isinstance(each.public_key, SSlibKey)}

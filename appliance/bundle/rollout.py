@@ -50,12 +50,17 @@ def rollout_of(store: BundleStore) -> Rollout | None:
 
 
 def begin_rollout(store: BundleStore, ref: BundleRef, cameras: Sequence[str]) -> Rollout:
-    """Put a bundle in force on probation on these cameras; the rest follow. Raise ModelError, PreconditionError."""
+    """Put a bundle in force on probation on these cameras; the rest follow. Raise ModelError, PreconditionError.
+
+    Cameras that got it first in the same rollout, and still have it, are released with these.
+    """
     if (known := rollout_of(store)) is not None and known.bundle != str(ref):
         raise PreconditionError(f"{known.bundle} is being rolled out; first: vedette models rollback --camera NAME")
-    rollout = Rollout(bundle=str(ref), cameras=tuple(cameras))
     for camera in cameras:
         store.put_in_force(ref, camera, state="probation")
+    own = store.in_force().cameras
+    earlier = [name for name in known.cameras if name in own and own[name].bundle == ref] if known else []
+    rollout = Rollout(bundle=str(ref), cameras=tuple(dict.fromkeys([*earlier, *cameras])))
     replace_file(store, ROLLOUT_FILE, rollout)
     return rollout
 

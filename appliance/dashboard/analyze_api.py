@@ -22,7 +22,6 @@ from appliance.base.analyze_protocol import (
     AnalyzeItem,
     AnalyzeRequest,
     RequestRate,
-    judged,
     media_kind,
 )
 from appliance.base.clock import Clock
@@ -40,7 +39,7 @@ from appliance.types import Box, RecheckResult, TrackStability
 from appliance.web.problems import Problem, sentence
 from appliance.web.routes import RouteList, provided
 from appliance.web.visitor import VisitorSlots, visitor, visitor_keys
-from appliance.wire import BY_APPLIANCE
+from appliance.wire import BY_APPLIANCE, analyze_answer
 
 AT_ONCE_MAX = 2  # requests; each holds a decoder and up to 12 MB
 AT_ONCE_EACH_MAX = 1  # of one account or address
@@ -137,7 +136,7 @@ class ImageAnalyzer:
             raise Problem(404, "Nothing was asked under this id.")
         url = f"{PATH}/{alert.id}"
         if verdict is not None:
-            answer = judged(verdict.body, self._cost(detail), url)
+            answer = analyze_answer(verdict.body, self._cost(detail), url)
             tier = "edge" if verdict.body.answered_by == BY_APPLIANCE else answer.tier
             return answer.model_copy(update={"camera": alert.camera, "tier": tier})
         status: Literal["refused", "pending"] = "refused" if escalation.state == "expired" else "pending"

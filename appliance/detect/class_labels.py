@@ -97,7 +97,7 @@ def from_metadata(model: Path, text: str) -> tuple[str, ...]:
     """Ultralytics writes `{0: 'person', 1: 'car'}` (a Python literal), others a list. Raises ModelError."""
     try:
         value = ast.literal_eval(text)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         value = None
     if isinstance(value, dict) and sorted(value, key=str) == sorted(range(len(value)), key=str):
         value = [value[index] for index in range(len(value))]

@@ -7,6 +7,7 @@ import logging
 import re
 import weakref
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -189,7 +190,7 @@ def check_description(found: HailoDescription, hef: HefHeader) -> str:
     """Return what is wrong with a device that came up, with its cure; '' if nothing is."""
     releases = {_release(each) for each in (found.library, found.driver, found.firmware)} - {""}
     if len(releases) > 1:
-        return f"{versions(vars_of(found))}: {SAME_VERSION}"
+        return f"{versions(asdict(found))}: {SAME_VERSION}"
     if not hef_file.runs_on(hef.architecture, found.architecture):
         return wrong_architecture(hef, found.architecture)
     return ""
@@ -217,11 +218,6 @@ def versions(known: Mapping[str, Any]) -> str:
     named = [f"HailoRT {known['library']}"] if known.get("library") else []
     named += [f"{name} {known[name]}" for name in ("driver", "firmware") if known.get(name)]
     return ", ".join([*named, *filter(None, (known.get("architecture"),))]) or "nothing is known of library and device"
-
-
-def vars_of(found: HailoDescription) -> dict[str, str]:
-    """Return the fields that `versions` needs."""
-    return {name: getattr(found, name) for name in ("library", "driver", "firmware", "architecture")}
 
 
 def _no_bindings(failure: HelperFailed, python: Path) -> str:

@@ -114,7 +114,7 @@ def lines_from_metadata(model: str, metadata: Mapping[str, str]) -> dict[str, tu
     try:
         value = json.loads(text)
         return checked_lines({str(kind): (float(line[0]), float(line[1])) for kind, line in value.items()})
-    except (ValueError, TypeError, AttributeError, IndexError, KeyError) as error:
+    except (ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
         raise ModelError(f"{model}: its metadata `{CALIBRATION_KEY}` cannot be understood: {error}") from None
 
 

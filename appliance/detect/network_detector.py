@@ -177,8 +177,6 @@ class NetworkDetector:
         for frame in frames:
             if frame.ndim != 3 or frame.shape[2] != 3 or frame.dtype != np.uint8 or frame.size == 0:
                 raise DetectorError(f"not a BGR uint8 picture: {frame.dtype} {list(frame.shape)}")
-        if self.batch_max == 1:
-            return [self._detect_batch([frame])[0] for frame in frames]
         found: dict[int, Detections] = {}
         for numbers in self._batches([(frame.shape[1], frame.shape[0]) for frame in frames]):
             found |= zip(numbers, self._detect_batch([frames[number] for number in numbers]), strict=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -104,7 +105,7 @@ def network_inputs(path: Path, found: Sequence[TensorSpec], metadata: Mapping[st
 def _side(path: Path, value: object, metadata: Mapping[str, str], index: int) -> int:
     """Return a fixed side length, else the one Ultralytics wrote as `imgsz` ("[384, 640]"), else 640."""
     if not isinstance(value, int):
-        named = [int(part) for part in metadata.get("imgsz", "").strip("[]() ").split(",") if part.strip().isdigit()]
+        named = [int(part) for part in re.findall(r"[0-9]{1,9}", metadata.get("imgsz", ""))]
         value = named[index] if len(named) == 2 else SIDE_DEFAULT
     if not 16 <= value <= SIDE_MAX:
         raise ModelError(f"{path}: an input side of {value} pixels is not between 16 and {SIDE_MAX}")
@@ -113,8 +114,8 @@ def _side(path: Path, value: object, metadata: Mapping[str, str], index: int) ->
 
 def shape_step(metadata: Mapping[str, str]) -> int:
     """Return the step of the sides of a network of free shape: 32, or its own stride where that is more."""
-    named = metadata.get("stride", "")
-    return max(STEP, int(named) if named.isdigit() else 0)
+    named = re.fullmatch(r"[0-9]{1,3}", metadata.get("stride", ""))
+    return max(STEP, int(named[0]) if named else 0)
 
 
 def few_sizes(inputs: NetworkInputs, step: int) -> tuple[tuple[int, int], ...]:

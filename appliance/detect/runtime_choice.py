@@ -23,6 +23,7 @@ from appliance.base.child_modules import RUNTIME_CHOICE
 from appliance.base.clock import SystemClock, process_cpu_s
 from appliance.base.config_model import DetectorConfig, Device, Precision
 from appliance.base.errors import MissingDependency, ModelError
+from appliance.base.local_files import DiskWriteError, write_file
 from appliance.bundle.manifest import sha256_of
 from appliance.detect import detector, model_files
 from appliance.detect.accelerators import KINDS, accelerators
@@ -131,11 +132,8 @@ def settle_runtime(settings: DetectorConfig, folder: Path, measure: Measure | No
 
 def with_remembered_runtime(settings: DetectorConfig, folder: Path) -> DetectorConfig:
     """Return `settings` with the choice remembered in this storage folder, if any; nothing is measured."""
-    candidates = candidates_for(settings)
-    if len(candidates) < 2:
-        return _only(candidates, settings)
     known = remembered_choice(settings, folder)
-    return settings if known is None else known.chosen.applied_to(settings)
+    return _only(candidates_for(settings), settings) if known is None else known.chosen.applied_to(settings)
 
 
 def as_at_run_time(
@@ -175,7 +173,7 @@ def way_text(settings: DetectorConfig) -> str:
 
 def _only(candidates: Sequence[RuntimeCandidate], settings: DetectorConfig) -> DetectorConfig:
     """Return the settings of the one way to have the precision that was asked for; else as they are."""
-    return candidates[0].applied_to(settings) if candidates and settings.precision != "auto" else settings
+    return candidates[0].applied_to(settings) if len(candidates) == 1 and settings.precision != "auto" else settings
 
 
 def remembered_choice(settings: DetectorConfig, folder: Path) -> RuntimeChoice | None:
@@ -376,14 +374,10 @@ def trial_frame(
 
 
 def _remember(choice: RuntimeChoice, folder: Path) -> None:
-    """Written beside and moved into place: a power cut leaves the old file or the new one."""
-    path, fresh = folder / FILE, folder / f"{FILE}.new"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        fresh.write_text(json.dumps(asdict(choice), indent=2, sort_keys=True) + "\n", encoding="utf-8")
-        fresh.replace(path)
-    except OSError as error:
-        log.warning("detector.backend: %s cannot be written, so it is measured at every start: %s", path, error)
+        write_file(folder / FILE, json.dumps(asdict(choice), indent=2, sort_keys=True).encode() + b"\n")
+    except DiskWriteError as error:
+        log.warning("detector.backend: it is measured at every start, in %s: %s", folder, error)
 
 
 @dataclass(frozen=True, slots=True)

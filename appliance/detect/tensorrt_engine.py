@@ -254,7 +254,7 @@ def make_logger(trt: Any) -> Any:
 
 
 def make_progress(trt: Any, name: str, clock: Clock) -> Any:
-    """Return a monitor that logs a line every SAID_EVERY_S: the part of the build at work, and how much is done."""
+    """Return a monitor that logs a line every LOG_EVERY_S: the part of the build at work, and how much is done."""
 
     class BuildProgress(trt.IProgressMonitor):  # type: ignore[misc]
         def __init__(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import get_args
+from typing import cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -294,10 +294,8 @@ def resized_head(head: OutputHead, size: tuple[int, int]) -> OutputHead:
 def _head_named(metadata: Mapping[str, str]) -> HeadName:
     """Return the head that the file itself names."""
     name_given = metadata.get(HEAD_KEY, "auto")
-    for name in get_args(HeadName):
-        if name == name_given:
-            known: HeadName = name
-            return known
+    if name_given in get_args(HeadName):
+        return cast("HeadName", name_given)
     raise UnknownLayout(f"its metadata {HEAD_KEY} says `{ascii(name_given)[1:-1][:40]}`, which is no head known here")
 
 

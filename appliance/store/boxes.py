@@ -154,9 +154,8 @@ def _count_minute(connection: sqlite3.Connection, camera: str, minute: int) -> N
 
 def stored_calibration(connection: sqlite3.Connection, camera: str, run: str) -> dict[str, tuple[float, float]]:
     """Return the calibration of the scores in a session's boxes (see `StreamHeader`); {}: none is stored."""
-    return _read_calibration(
-        connection.execute("SELECT * FROM stream WHERE camera = ? AND run = ?", (camera, run)).fetchone()
-    )
+    row = connection.execute("SELECT * FROM stream WHERE camera = ? AND run = ?", (camera, run)).fetchone()
+    return _read_calibration(row)
 
 
 def _read_calibration(row: sqlite3.Row | None) -> dict[str, tuple[float, float]]:

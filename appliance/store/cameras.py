@@ -50,16 +50,8 @@ class CameraStore:
         camera is live again.
         """
         with self._db.transaction() as connection:
-            for row in connection.execute("SELECT name FROM camera").fetchall():
-                if row["name"] not in sources:
-                    connection.execute("DELETE FROM camera WHERE name = ?", (row["name"],))
-            for name, source in sources.items():
-                connection.execute(
-                    """INSERT INTO camera (name, since_t, source, rev) VALUES (?, ?, ?, ?)
-                       ON CONFLICT (name) DO UPDATE SET state = 'connecting', reason = '', since_t = excluded.since_t,
-                       source = excluded.source, rev = excluded.rev""",
-                    (name, self._db.clock.now(), camera_address(source), self._db.next_rev(connection)),
-                )
+            self._write_sources(connection, sources, "state = 'connecting', reason = '', since_t = excluded.since_t,")
+            for name in sources:
                 last_t = _last_heard(connection, name)
                 if last_t is not None:
                     _open_gap(connection, name, min(last_t, self._db.clock.now()), NOT_RUNNING)
@@ -67,15 +59,19 @@ class CameraStore:
     def configure(self, sources: Mapping[str, str]) -> None:
         """Update the cameras while the appliance runs: removed ones go, new ones come, the others keep their state."""
         with self._db.transaction() as connection:
-            known = {row["name"] for row in connection.execute("SELECT name FROM camera").fetchall()}
-            for name in known - set(sources):
-                connection.execute("DELETE FROM camera WHERE name = ?", (name,))
-            for name, source in sources.items():
-                connection.execute(
-                    """INSERT INTO camera (name, since_t, source, rev) VALUES (?, ?, ?, ?)
-                       ON CONFLICT (name) DO UPDATE SET source = excluded.source, rev = excluded.rev""",
-                    (name, self._db.clock.now(), camera_address(source), self._db.next_rev(connection)),
-                )
+            self._write_sources(connection, sources)
+
+    def _write_sources(self, connection: sqlite3.Connection, sources: Mapping[str, str], changes: str = "") -> None:
+        """Delete the cameras that are not among `sources`, and write those. changes: of a known one, in SQL."""
+        connection.execute(
+            "DELETE FROM camera WHERE name NOT IN (SELECT value FROM json_each(?))", (to_json(list(sources)),)
+        )
+        for name, source in sources.items():
+            connection.execute(
+                f"""INSERT INTO camera (name, since_t, source, rev) VALUES (?, ?, ?, ?)
+                    ON CONFLICT (name) DO UPDATE SET {changes} source = excluded.source, rev = excluded.rev""",
+                (name, self._db.clock.now(), camera_address(source), self._db.next_rev(connection)),
+            )
 
     def write_state(self, state: CameraState) -> None:
         """Write a change of state; `live` ends the open gap."""

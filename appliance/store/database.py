@@ -229,13 +229,6 @@ class Database:
         with self.transaction() as connection:
             connection.execute("UPDATE counter SET value = value WHERE name = 'rev'")
 
-    def quick_check(self) -> None:
-        """Check the file (a second per some 100 MB). Raises StoreError when it is damaged."""
-        with self.read() as connection:
-            found: str = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
-        if found != "ok":
-            raise StoreError(f"{self.path}: the database is damaged ({found}): stop, move it away and start again")
-
     def close(self) -> None:
         """Fold the write-ahead log into the file and close all connections. Safe to call twice."""
         with self._lock:

@@ -120,9 +120,15 @@ def _facts(connection: sqlite3.Connection) -> CopyFacts:
 
 
 def _programs(connection: sqlite3.Connection) -> set[tuple[str, str, str]]:
-    """Return the triggers and views, which run by themselves, with their SQL, and the names of the tables."""
-    rows = connection.execute("SELECT type, name, coalesce(sql, '') FROM sqlite_master WHERE name NOT LIKE 'sqlite_%'")
-    return {(kind, name, sql if kind in ("trigger", "view") else "") for kind, name, sql in rows if kind != "index"}
+    """Return the triggers and views, which run by themselves, with their SQL, and the names of the tables.
+
+    Of names only those of tables that SQLite makes are left out: whoever makes a file may call a trigger as they like.
+    """
+    rows = connection.execute(
+        """SELECT type, name, iif(type IN ('trigger', 'view'), coalesce(sql, ''), '') FROM sqlite_master
+           WHERE type <> 'index' AND NOT (type = 'table' AND substr(name, 1, 7) = 'sqlite_')"""
+    )
+    return {(kind, name, sql) for kind, name, sql in rows}
 
 
 def _own_programs(schema: int) -> set[tuple[str, str, str]]:

@@ -286,8 +286,7 @@ class DecisionStore:
                               sum(json_extract(ref, '$.bytes')) FROM media WHERE media.escalation = escalation.id),
                               0) - bytes_sent))) AS bytes, total(decision.gpu_s) AS gpu_s
                    FROM (SELECT * FROM escalation WHERE {RELEASED}) AS escalation LEFT JOIN decision ON decision.id =
-                       (SELECT max(id) FROM decision WHERE alert = escalation.alert AND moment <> 'never')""",
-                (),
+                       (SELECT max(id) FROM decision WHERE alert = escalation.alert AND moment <> 'never')"""
             ).fetchone()
         return CloudSpend(
             bytes_day=sent["day"] + due["bytes"],

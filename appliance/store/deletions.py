@@ -13,7 +13,7 @@ from typing import Literal, get_args
 from appliance.base.clock import local_day
 from appliance.base.errors import StoreError
 from appliance.store.database import Database
-from appliance.store.escalations import INDEXED
+from appliance.store.escalations import INDEXED, POSTPONED
 from appliance.store.paths import SEGMENTS, inside
 
 StorageClass = Literal["continuous", "pre_roll", "alert", "evidence"]
@@ -75,7 +75,7 @@ class DeletionLedger:
         known.until_t = max(known.until_t, until_t)
 
     def write(self, connection: sqlite3.Connection) -> None:
-        """Write what was added, inside the transaction of `connection`; then call `entered` once it is committed."""
+        """Write what was added, inside the transaction of `connection`; then call `written` once it is committed."""
         now = self._db.clock.now()
         connection.executemany(
             """INSERT INTO deleted VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET
@@ -95,12 +95,10 @@ class DeletionLedger:
         self._db.execute("DELETE FROM deleted WHERE last_t < ?", (self._db.clock.now() - KEPT_S,), durable=False)
 
 
-def newest_deletions(connection: sqlite3.Connection, limit: int, *, rings: bool = False) -> list[DeletedRow]:
-    """Return the newest entries, the last first; those of the rings only with `rings`."""
+def newest_deletions(connection: sqlite3.Connection, limit: int) -> list[DeletedRow]:
+    """Return the newest entries but those of the rings, the last first."""
     rows = connection.execute(
-        f"""SELECT * FROM deleted {"" if rings else "WHERE reason <> 'ring'"} ORDER BY last_t DESC, camera, class
-            LIMIT ?""",
-        (limit,),
+        "SELECT * FROM deleted WHERE reason <> 'ring' ORDER BY last_t DESC, camera, class LIMIT ?", (limit,)
     )
     return [DeletedRow(**{("what" if key == "class" else key): row[key] for key in row.keys()}) for row in rows]  # noqa: SIM118
 
@@ -120,7 +118,7 @@ def deletion_totals(
 logger = logging.getLogger(__name__)
 
 
-_UNSETTLED_STATE = f"{INDEXED} OR wait <> ''"
+_UNSETTLED_STATE = f"{INDEXED} OR {POSTPONED}"
 
 
 def held_clause(before_s: float = ROLL_S_MAX, after_s: float = ROLL_S_MAX, *, unanswered: bool = False) -> str:

@@ -6,7 +6,6 @@ that a person can erase them.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import shutil
@@ -104,11 +103,13 @@ class SpanEraser:
         unreached += [Unreached("backup", name, t) for name, t in backups if t > t0]
         segments, size, left = self._erase_segments(camera, t0, t1)
         unreached += [Unreached("segment", path, now) for path in left]
-        evidence = sum(self._erase_alert(camera, name) for name in ids)
+        erased = {name: self._erase_alert(camera, name) for name in ids}
+        unreached += [Unreached("segment", evidence_folder(name), now) for name in ids if erased[name] is None]
         frames, exports, exported = self._erase_rest(camera, t0, t1)
         return ErasureReceipt(
             t=now, who=who, camera=camera, t_start=t0, t_end=t1, segments=segments, segment_bytes=size,
-            alerts=tuple(ids), evidence_files=evidence, frames=frames, exports=exports,
+            alerts=tuple(name for name in ids if erased[name] is not None),
+            evidence_files=sum(files or 0 for files in erased.values()), frames=frames, exports=exports,
             unreached=tuple(unreached + exported),
         )  # fmt: skip
 
@@ -144,17 +145,25 @@ class SpanEraser:
         gone = set(done.paths)
         return done.files, done.bytes, [row["path"] for row in rows if row["path"] not in gone]
 
-    def _erase_alert(self, camera: str, alert: str) -> int:
-        """Delete an alert with all that is stored of it; return how many files went."""
+    def _erase_alert(self, camera: str, alert: str) -> int | None:
+        """Delete an alert with all that is stored of it; return how many files went.
+
+        None: the disk does not give up a file, so the alert stays, and another erasure finds it.
+        """
         files = 0
         deletions = DeletionLedger(self._db)
         with self._db.transaction() as connection:
             for row in connection.execute("SELECT * FROM evidence WHERE alert = ? AND state = 'ready'", (alert,)):
                 deletions.add(camera, "evidence", "person", row["bytes"], row["t_end"])
-            with contextlib.suppress(StoreError, OSError):
+            try:
                 folder = inside(self._root, evidence_folder(alert), EVIDENCE)
                 files = sum(each.is_file() for each in folder.iterdir())
                 shutil.rmtree(folder)
+            except (StoreError, FileNotFoundError):
+                pass
+            except OSError as error:
+                logger.warning("evidence cannot be erased: %s", error)
+                return None
             _delete_alert(connection, alert)
             deletions.write(connection)
             self._db.next_rev(connection)

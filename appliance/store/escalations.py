@@ -312,7 +312,7 @@ class EscalationStore:
             self._db.latencies.end("verdict", verdict.escalation)
             _settle_alert(connection, verdict, self.severity_after)
             connection.execute(
-                "UPDATE escalation SET state = 'settled', settled_t = ?, error = '' WHERE id = ?",
+                "UPDATE escalation SET state = 'settled', settled_t = ?, wait = '', error = '' WHERE id = ?",
                 (t, verdict.escalation),
             )
             bump_rev(self._db, connection, verdict.alert)

@@ -12,7 +12,7 @@ from typing import Literal
 
 from appliance.base.credentials import token_digest
 from appliance.base.errors import StoreError, UsageError
-from appliance.store.database import Database
+from appliance.store.database import Database, insert
 from appliance.store.paths import EXPORTS, inside
 
 KEPT_S = 24 * 3600.0  # a day to download it; with a link, until that ends
@@ -87,8 +87,7 @@ class ExportStore:
             held = connection.execute("SELECT count(*) FROM export WHERE state IN ('making', 'ready')").fetchone()[0]
             if held >= EXPORTS_MAX:
                 raise UsageError(f"there are {EXPORTS_MAX} exports already: delete one, or wait until one is a day old")
-            names = ", ".join(columns)
-            connection.execute(f"INSERT INTO export ({names}) VALUES (:{', :'.join(columns)})", columns)
+            insert(connection, "export", columns)
 
     def get(self, export: str) -> ExportRow | None:
         row = self._db.row("SELECT * FROM export WHERE id = ?", (export,))

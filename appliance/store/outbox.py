@@ -293,7 +293,8 @@ class _SentAudit:
 def _end(db: Database, connection: sqlite3.Connection, row: EscalationRow, error: str) -> bool:
     """Give it up, visibly; False when its state is another by now."""
     changed = connection.execute(
-        "UPDATE escalation SET state = 'expired', error = ? WHERE id = ? AND state = ?", (error, row.id, row.state)
+        "UPDATE escalation SET state = 'expired', wait = '', error = ? WHERE id = ? AND state = ?",
+        (error, row.id, row.state),
     )
     if changed.rowcount:
         bump_rev(db, connection, row.alert)

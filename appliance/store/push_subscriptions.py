@@ -97,14 +97,10 @@ class PushSubscriptionStore:
 
     def remove(self, subscription_id: str, user: str | None = None) -> bool:
         """Remove a subscription; return False if there was none. user: only one of that user; None: of any."""
-        with self._db.transaction() as connection:
-            return (
-                connection.execute(
-                    "DELETE FROM push_subscription WHERE id = ? AND (? IS NULL OR user = ?)",
-                    (subscription_id, user, user),
-                ).rowcount
-                > 0
-            )
+        gone = self._db.execute(
+            "DELETE FROM push_subscription WHERE id = ? AND (? IS NULL OR user = ?)", (subscription_id, user, user)
+        )
+        return gone > 0
 
 
 class UsedLinkStore:

@@ -127,7 +127,8 @@ class Retention:
         if trusted:
             self._by_age()
         self._by_quota()
-        self._for_room()
+        self._make_room("size", self._over_size())
+        self._make_room("disk", self._lacking())
         self.last = RetentionReport(
             segments=self._pruner.files,
             segment_bytes=self._pruner.bytes,
@@ -177,10 +178,6 @@ class Retention:
             self._pruner.prune("quota", enough=usage.bytes("continuous") - limits.continuous_bytes)
         if limits.evidence_bytes is not None:
             self._free_evidence(usage.bytes("evidence") - limits.evidence_bytes, "quota")
-
-    def _for_room(self) -> None:
-        self._make_room("size", self._over_size())
-        self._make_room("disk", self._lacking())
 
     def _make_room(self, reason: DeletionReason, excess: float) -> None:
         """Free `excess` bytes; delete evidence only for the part that no recording can free.

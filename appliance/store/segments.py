@@ -109,8 +109,24 @@ class SegmentStore:
     def reconcile(
         self, root: Path, *, measure: MeasureSegment | None = None, orphan_age_s: float = ORPHAN_AGE_S
     ) -> ReconcileReport:
-        """Compare index and disk, for the start (before ingest runs); see `reconcile`. Raises StoreError."""
-        return reconcile(self._db, root, measure=measure, orphan_age_s=orphan_age_s)
+        """Make index and disk agree, and the running sums with them, for the start (before ingest runs).
+
+        Rows without a file are dropped. Segments that were left open, or whose file is shorter than its row says, are
+        measured and closed. Files without a row are adopted if they are the recorder's and can be read; the others are
+        counted, and removed once they are `orphan_age_s` old. Without `measure` nothing is read: sizes count. Raises
+        StoreError.
+        """
+        found = ReconcileReport()
+        with self._db.read() as connection:
+            folders = sorted({*_row_folders(connection), *_disk_folders(root)})
+        for folder in folders:
+            _Folder(self._db, root, folder, found, measure, orphan_age_s).compare()
+        with self._db.transaction() as connection:
+            recount_usage(connection)
+        if found != ReconcileReport():
+            changes = ", ".join(f"{name} {value:g}" for name, value in asdict(found).items() if value)
+            logger.info("compared the recording with its index: %s", changes)
+        return found
 
 
 def covering(connection: sqlite3.Connection, camera: str, t0: float, t1: float) -> list[SegmentRow]:
@@ -155,28 +171,6 @@ class ReconcileReport:
     orphans_kept: int = 0
     orphans_removed: int = 0
     orphan_bytes_removed: int = 0
-
-
-def reconcile(
-    db: Database, root: Path, *, measure: MeasureSegment | None, orphan_age_s: float = ORPHAN_AGE_S
-) -> ReconcileReport:
-    """Make index and disk agree, and the running sums with them. Raises StoreError.
-
-    Rows without a file are dropped. Segments that were left open, or whose file is shorter than its row says, are
-    measured and closed. Files without a row are adopted if they are the recorder's and can be read; the others are
-    counted, and removed once they are `orphan_age_s` old. Without `measure` nothing is read: sizes count.
-    """
-    found = ReconcileReport()
-    with db.read() as connection:
-        folders = sorted({*_row_folders(connection), *_disk_folders(root)})
-    for folder in folders:
-        _Folder(db, root, folder, found, measure, orphan_age_s).compare()
-    with db.transaction() as connection:
-        recount_usage(connection)
-    if found != ReconcileReport():
-        changes = ", ".join(f"{name} {value:g}" for name, value in asdict(found).items() if value)
-        logger.info("compared the recording with its index: %s", changes)
-    return found
 
 
 def sweep_orphans(db: Database, root: Path, orphan_age_s: float = ORPHAN_AGE_S) -> ReconcileReport:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -297,9 +298,12 @@ def _sum(values: Iterable[float | None]) -> float | None:
 
 
 def _bytes_below(folder: Path) -> int:
-    """Return the bytes of the kept scenarios in a folder: only a person deletes them, but they take space, too."""
-    files = itertools.islice((file for file in folder.rglob("*")), SCENARIO_FILES_MAX)
-    return sum(_size(file) for file in files if file.is_file() and not file.is_symlink())
+    """Return the bytes of the kept scenarios in a folder: only a person deletes them, but they take space, too.
+
+    `walk` passes over a folder that is deleted meanwhile; `rglob` ends there with an error.
+    """
+    files = (Path(place, name) for place, _, names in os.walk(folder) for name in names)
+    return sum(_size(file) for file in itertools.islice(files, SCENARIO_FILES_MAX) if not file.is_symlink())
 
 
 def _size(file: Path) -> int:

@@ -53,9 +53,7 @@ class UserStore:
 
     def take_sign_in_code(self, row: SignInCodeRow) -> bool:
         """Use up a code. False: another sign-in has."""
-        with self._db.transaction() as connection:
-            done = connection.execute("DELETE FROM sign_in_code WHERE user = ? AND digest = ?", (row.user, row.digest))
-            return done.rowcount == 1
+        return self._db.execute("DELETE FROM sign_in_code WHERE user = ? AND digest = ?", (row.user, row.digest)) == 1
 
     def add(self, user: UserRow) -> None:
         """Add a user. Raise UsageError if the name is taken or no name, or there are too many."""
@@ -244,11 +242,12 @@ class SecondFactorStore:
 
     def take_step(self, user: str, step: int) -> bool:
         """Use up the codes until `step`. False: they are used up already."""
-        with self._db.transaction() as connection:
-            done = connection.execute(
+        return (
+            self._db.execute(
                 "UPDATE second_factor SET last_step = ? WHERE user = ? AND last_step < ?", (step, user, step)
             )
-            return done.rowcount == 1
+            == 1
+        )
 
     def take_recovery(self, user: str, digest: str) -> bool:
         """Use up a recovery code. False: it is none, or was used."""

@@ -23,9 +23,9 @@ HOUR_S, MINUTE_S = 3600.0, 60.0  # seconds
 WORK_ROWS_MAX = 10_000  # verdicts of a day; a busy pool's site has some hundreds
 GROUPS_MAX = 200  # versions change rarely; names from the wire may not
 
-# The verdicts on each escalation, requests for more included.
-_ANSWERS = """(SELECT escalation AS of, applied_t AS t, body AS verdict FROM verdict
-            UNION ALL SELECT escalation, json_extract(answer, '$.judged_t'), answer
+# The verdicts on each escalation, requests for more included. last: 1 for the final one.
+_ANSWERS = """(SELECT escalation AS of, applied_t AS t, body AS verdict, 1 AS last FROM verdict
+            UNION ALL SELECT escalation, json_extract(answer, '$.judged_t'), answer, 0
             FROM step WHERE answer IS NOT NULL)"""
 # Not of the appliance's own model: its seconds and tokens are nobody's bill.
 PAID = f"coalesce(json_extract({{}}, '$.answered_by'), '') <> '{BY_APPLIANCE}'"
@@ -118,11 +118,7 @@ def judge_work_since(db: Database, t: float, until_t: float = inf) -> list[Daily
                   {_JUDGE_S} AS judge_s, CAST({_TOKENS_IN} AS INTEGER) AS tokens_in,
                   CAST({_TOKENS_OUT} AS INTEGER) AS tokens_out,
                   CAST(total(iif(last, escalation.bytes_sent, 0)) AS INTEGER) AS bytes
-           FROM (SELECT escalation AS of, applied_t AS t, body AS verdict, 1 AS last FROM verdict
-                 UNION ALL
-                 SELECT escalation, json_extract(answer, '$.judged_t'), answer, 0
-                 FROM step WHERE answer IS NOT NULL)
-           JOIN escalation ON escalation.id = of
+           FROM {_ANSWERS} JOIN escalation ON escalation.id = of
            WHERE t >= ? AND t < ? GROUP BY 1, 2 ORDER BY 1 DESC, 2 LIMIT ?""",
         (t, until_t, WORK_ROWS_MAX),
     )
@@ -153,11 +149,8 @@ def engine_work_since(db: Database, t: float) -> list[EngineWork]:
                    {_JUDGE_S} AS judge_s, CAST({_TOKENS_IN} AS INTEGER) AS tokens_in,
                    CAST({_TOKENS_OUT} AS INTEGER) AS tokens_out,
                    CAST(total(iif(last, escalation.bytes_sent, 0)) AS INTEGER) AS bytes
-            FROM (SELECT escalation AS of, applied_t AS t, body AS verdict, 1 AS last FROM verdict WHERE applied_t >= ?1
-                  UNION ALL
-                  SELECT escalation, json_extract(answer, '$.judged_t'), answer, 0
-                  FROM step WHERE answer IS NOT NULL AND json_extract(answer, '$.judged_t') >= ?1)
-            JOIN escalation ON escalation.id = of GROUP BY 1, 2 ORDER BY 4 DESC LIMIT ?2""",
+            FROM {_ANSWERS} JOIN escalation ON escalation.id = of
+            WHERE t >= ? GROUP BY 1, 2 ORDER BY 4 DESC LIMIT ?""",
         (t, GROUPS_MAX),
     )
     return [EngineWork(**dict(row)) for row in rows]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 import logging
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from appliance.base.clock import Clock
+from appliance.base.local_files import DiskWriteError, write_file
 from appliance.track.appearance import Planes
 from appliance.types import Box, iou
 
@@ -246,17 +246,11 @@ class ParkedVehiclesStore:
         written = (self.objects.changes, self._newest())
         kept = [each for each in self.objects.snapshot() if len(each.kind) <= KIND_CHARS_MAX]
         content = _File(places=[_to_file(each) for each in kept])
-        temporary = self._path.with_suffix(".new")
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            with temporary.open("wb") as file:
-                file.write(content.model_dump_json().encode())
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(self._path)
-        except OSError as error:
+            write_file(self._path, content.model_dump_json().encode())
+        except DiskWriteError as error:
             if not self._refused:
-                logger.warning("camera %s: what is parked there cannot be kept: %s", self._camera, error.strerror)
+                logger.warning("camera %s: what is parked there cannot be kept: %s", self._camera, error)
             self._refused = True
             return
         self._refused = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from appliance.types.frames import FrameBoxes, StreamHeader
@@ -90,7 +90,7 @@ class PipelineStep:
 
     events: tuple[Event, ...] = ()
     changes: tuple[AlertChange, ...] = ()
-    suppressed: tuple[Event, ...] = field(default=())
+    suppressed: tuple[Event, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

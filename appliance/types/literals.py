@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 Box = tuple[float, float, float, float]
 Point = tuple[float, float]
@@ -56,11 +56,7 @@ HealthKind = Literal[
     "time",
     "update",
 ]
-HEALTH_KINDS: tuple[HealthKind, ...] = (
-    "stalled", "frozen", "black", "covered", "moved", "clock", "offset", "detector", "decoder", "unexamined",
-    "overloaded", "database", "fallback", "hot", "memory", "service", "disk", "unrecorded", "uplink", "mqtt", "notify",
-    "certificate", "model", "drift", "time", "update",
-)  # fmt: skip
+HEALTH_KINDS: tuple[HealthKind, ...] = get_args(HealthKind)
 HEALTH_TITLES: dict[HealthKind, str] = {
     "stalled": "No picture comes",
     "frozen": "Frozen picture",

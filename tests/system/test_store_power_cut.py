@@ -106,7 +106,7 @@ def promises(
 def check(path: Path, promised: set[str], lives: int) -> None:
     """Open what the killed core left behind: whole, and with all that was promised."""
     db = Database(path, ManualClock(T0))
-    db.quick_check()
+    assert db.row("PRAGMA quick_check(1)")[0] == "ok"
     with db.read() as connection:
         alerts = {row["id"]: row for row in connection.execute("SELECT * FROM alert")}
         asked = {row["alert"]: row for row in connection.execute("SELECT * FROM escalation")}

@@ -261,12 +261,15 @@ def newer_schema(files: dict[str, bytes]) -> None:
         files["vedette.db"] = connection.serialize()  # type: ignore[attr-defined]
 
 
-def trigger(files: dict[str, bytes]) -> None:
-    with sqlite3.connect(":memory:") as connection:
-        connection.deserialize(files["vedette.db"])  # type: ignore[attr-defined]
-        connection.execute("CREATE TRIGGER evil AFTER UPDATE ON counter BEGIN DELETE FROM user; END")
-        connection.commit()
-        files["vedette.db"] = connection.serialize()  # type: ignore[attr-defined]
+def trigger(name: str) -> Callable[[dict[str, bytes]], None]:
+    def change(files: dict[str, bytes]) -> None:
+        with sqlite3.connect(":memory:") as connection:
+            connection.deserialize(files["vedette.db"])  # type: ignore[attr-defined]
+            connection.execute(f"CREATE TRIGGER {name} AFTER UPDATE ON counter BEGIN DELETE FROM user; END")
+            connection.commit()
+            files["vedette.db"] = connection.serialize()  # type: ignore[attr-defined]
+
+    return change
 
 
 def damaged(files: dict[str, bytes]) -> None:
@@ -284,7 +287,8 @@ def put(name: str, data: bytes = b"x") -> Callable[[dict[str, bytes]], None]:
     ("change", "words"),
     [
         (newer_schema, "newer Vedette"),
-        (trigger, "not one that Vedette made"),
+        (trigger("evil"), "not one that Vedette made"),
+        (trigger("sqlite1"), "not one that Vedette made"),
         (damaged, "database"),
         (put("../../etc/passwd"), "no part of a backup"),
         (put("evidence/../../x.jpg"), "no part of a backup"),
@@ -334,6 +338,22 @@ def test_a_changed_file_a_strange_one_and_a_bomb_are_refused(box: Box, tmp_path:
     huge["files"][0]["bytes"] = 1 << 39
     with pytest.raises(VedetteError, match="no room"):
         stage(box.target(), rebuilt(path, tmp_path / "5.zip", put(MANIFEST, json.dumps(huge).encode()), listed=False))
+
+
+def test_a_list_of_files_that_is_too_long_is_refused_before_it_is_read(
+    box: Box, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = made_by(box, tmp_path / "b.zip")
+    monkeypatch.setattr(
+        zipfile, "ZIP_FILECOUNT_LIMIT", 1
+    )  # as with 65,536 files: the list's size is in a record of ZIP64
+    long = rebuilt(path, tmp_path / "long.zip", put("evidence/a1/still.jpg"))
+    whole = bytearray(long.read_bytes())
+    whole[-10:-6] = bytes(4)  # the record before it counts
+    long.write_bytes(whole)
+    monkeypatch.setattr(backup_file, "DIRECTORY_BYTES_MAX", 100)
+    with pytest.raises(PreconditionError, match="list of files is too long"):
+        stage(box.target(), long)
 
 
 def test_cut_short_anywhere_it_is_refused(box: Box, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 from appliance.base.errors import ModelError, PreconditionError
 from appliance.bundle.bundle_store import BundleStore, InForce
 from appliance.bundle.manifest import BundleManifest, BundleRef, ModelEntry, whole_file
+from appliance.bundle.rollout import advance_rollout, begin_rollout
 
 
 def bundle(version: str, data: bytes, name: str = "night") -> BundleManifest:
@@ -97,3 +98,16 @@ def test_a_camera_whose_own_network_left_follows_that_of_all_cameras_again(tmp_p
         "gate": fourth,
         "yard": fourth,
     }  # type: ignore[union-attr]
+
+
+def test_cameras_that_join_a_rollout_later_take_nobody_out_of_it(tmp_path: Path) -> None:
+    store = BundleStore(tmp_path)
+    ref = install(store, "1")
+    begin_rollout(store, ref, ["gate"])
+    begin_rollout(store, ref, ["yard"])
+    for camera in ("gate", "yard"):
+        store.settle(camera, proven=True)
+    assert "gate, yard" in advance_rollout(store)
+    table = store.in_force()
+    assert table.everywhere == InForce(ref, None, "probation")
+    assert table.cameras == {}, "none keeps a pointer of its own, which the next version would not replace"

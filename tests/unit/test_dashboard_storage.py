@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +107,25 @@ def test_a_young_appliance_says_that_it_does_not_know_yet(site: Site) -> None:
     assert "it takes an hour of recorded video" in page
     (said,) = _forecast(site.config, site.clock)
     assert "days left: not yet known" in said.text
+
+
+def test_a_scenario_that_is_deleted_while_its_bytes_are_counted_is_passed_over(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("gone", "kept"):
+        (site.root / "scenarios" / name).mkdir(parents=True)
+        (site.root / "scenarios" / name / "clip.mp4").write_bytes(b"x" * 7)
+    scan = os.scandir
+
+    def deleting(path: Path | str | int) -> object:
+        if str(path).endswith("gone"):
+            shutil.rmtree(path)
+        return scan(path)
+
+    with monkeypatch.context() as busy:
+        busy.setattr(os, "scandir", deleting)
+        found = read_storage(site.db, site.root, limits_of(site))
+    assert found.scenarios == 7
 
 
 def test_days_left_by_camera_and_in_all_from_what_was_measured(site: Site) -> None:

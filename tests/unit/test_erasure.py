@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -154,6 +155,24 @@ def test_an_alert_whose_clip_is_being_made_stays_and_is_named(client: TestClient
     receipt = client.post(f"{API}/cameras/gate/erase", json={"begin": T0, "end": T0 + 23.0, "typed": "gate"}).json()
     assert receipt["alerts"] == ["gone"]
     assert {"lasts", "cut"} == {each["what"] for each in receipt["unreached"] if each["kind"] == "open_alert"}
+
+
+def test_an_alert_whose_files_the_disk_does_not_give_up_stays_and_is_named(
+    client: TestClient, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    span = {"begin": T0, "end": T0 + 23.0, "typed": "gate"}
+
+    def refuse(folder: Path) -> None:
+        raise OSError(errno.EROFS, "read-only", str(folder))
+
+    with monkeypatch.context() as broken:
+        broken.setattr("shutil.rmtree", refuse)
+        receipt = client.post(f"{API}/cameras/gate/erase", json=span).json()
+    assert (receipt["alerts"], receipt["evidence_files"]) == ([], 0)
+    assert ("segment", "evidence/gone") in {(each["kind"], each["what"]) for each in receipt["unreached"]}
+    assert client.get(f"{API}/alerts/gone").status_code == 200
+    assert client.post(f"{API}/cameras/gate/erase", json=span).json()["alerts"] == ["gone"]
+    assert not (site.root / "evidence/gone").exists()
 
 
 def test_a_long_span_takes_time_in_proportion_and_holds_no_writer_up(tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ import pytest
 from appliance.base.errors import ModelError
 from appliance.detect import class_labels, yolo_detr_ssd_heads
 from appliance.detect.class_labels import COCO_80
+from appliance.detect.network_inputs import SIDE_DEFAULT, STEP, network_inputs, shape_step
+from appliance.detect.network_runtime import TensorSpec
 from appliance.detect.output_head import UnknownLayout, filter_and_sort, non_maximum_suppression
 from appliance.detect.yolo_detr_ssd_heads import TrialOutput
 from appliance.types import Detections
@@ -169,6 +171,7 @@ def test_labels_given_come_before_those_in_the_file_before_those_of_coco() -> No
         (1, {"names": "__import__('os').getcwd()"}, (), "cannot be understood"),
         (1, {"names": "{1: 'a'}"}, (), "cannot be understood"),
         (1, {"names": "[" * 5000}, (), "cannot be understood"),
+        (1, {"names": "{[1]: 'a'}"}, (), "cannot be understood"),
     ],
 )
 def test_labels_that_do_not_fit_are_refused(
@@ -202,3 +205,11 @@ def test_a_name_that_cannot_be_shown_is_refused(name: str) -> None:
         class_labels.from_metadata(Path("m.onnx"), repr({0: name}))
     with pytest.raises(ModelError, match="cannot be shown"):
         class_labels.resolve(Path("m.onnx"), 1, {}, (name,))
+
+
+@pytest.mark.parametrize("number", ["²", "9" * 5000, "-1", "99999999"])
+def test_sizes_in_the_metadata_that_are_no_numbers_of_pixels_count_for_nothing(number: str) -> None:
+    spec = TensorSpec("images", "float32", (1, 3, None, None))
+    found = network_inputs(Path("m.onnx"), [spec], {"imgsz": f"[{number}]"})
+    assert (found.width, found.height) == (SIDE_DEFAULT, SIDE_DEFAULT)
+    assert shape_step({"stride": number}) == STEP, "a trial picture of so many pixels would take all memory"

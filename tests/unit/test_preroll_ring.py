@@ -13,11 +13,12 @@ from appliance.store.alert_rows import EvidenceRow, EvidenceStore
 from appliance.store.alerts import AlertStore
 from appliance.store.database import Database
 from appliance.store.deletions import newest_deletions
+from appliance.store.outbox import Outbox
 from appliance.store.paths import SEGMENTS, inside
 from appliance.store.preroll_ring import PrerollRing, prepare_ring_folder
 from appliance.store.quotas import read_usage
 from appliance.store.segments import SegmentStore
-from appliance.types import SegmentRow
+from appliance.types import Route, SegmentRow
 from tests.support.sample_rows import T0, ended, opened, sample_escalation, sample_verdict
 
 SIZE = 1000
@@ -70,8 +71,8 @@ def test_the_ring_goes_round_within_its_bytes_and_nothing_reaches_the_disk(box: 
     assert box.files("segments") == []
     with box.db.read() as connection:
         assert read_usage(connection).bytes("pre_roll") == 5 * SIZE
-        (entry,) = newest_deletions(connection, 9, rings=True)
-        assert (entry.what, entry.reason, entry.files) == ("pre_roll", "ring", 7)
+        (entry,) = connection.execute("SELECT class, reason, files FROM deleted").fetchall()
+        assert tuple(entry) == ("pre_roll", "ring", 7)
         assert newest_deletions(connection, 9) == []
 
 
@@ -113,6 +114,27 @@ def test_what_was_taken_out_goes_when_the_alert_is_finished_and_answered(box: Bo
     assert box.files("segments") == []
     with box.db.read() as connection:
         assert [(row.what, row.reason, row.files) for row in newest_deletions(connection, 9)] == [("alert", "done", 5)]
+
+
+@pytest.mark.parametrize("answered", [True, False])
+def test_what_was_taken_out_goes_when_this_appliance_ends_a_postponed_escalation(box: Box, answered: bool) -> None:
+    box.record(*range(5))
+    alerts, evidence, outbox = AlertStore(box.db), EvidenceStore(box.db), Outbox(box.db, 3600.0)
+    asked = sample_escalation(t=T0 + 10)
+    later = Route(camera="yard", alert="a1", event="e", t=T0 + 10, ask=True, when="later", wait="off_peak")
+    alerts.apply(ended(t=T0 + 10, t_end=T0 + 12), escalation=asked, priority="low", route=later)
+    box.ring.run_once()
+    evidence.put(*(EvidenceRow(alert="a1", kind=kind, state="missing") for kind in ("still", "clip", "boxes")))
+    evidence.make_ready(asked, ())
+    (row,) = alerts.escalations.postponed(9)
+    box.ring.run_once()
+    assert box.files("segments") == [0, 1, 2, 3, 4]
+    if answered:
+        assert alerts.apply_verdict(sample_verdict(), T0 + 20)
+    else:
+        outbox.give_up(row, "the local judge could not answer")
+    box.ring.run_once()
+    assert box.files("segments") == []
 
 
 def test_with_no_room_on_the_disk_the_ring_keeps_what_an_alert_needs(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import stat
 import threading
@@ -148,6 +149,15 @@ def test_two_that_want_the_key_first_get_the_same(tmp_path: Path) -> None:
         each.join(60)
     assert keys == [(tmp_path / "key").read_bytes()] * 2
     assert len(keys[0]) == 32
+
+
+def test_a_key_that_cannot_be_made_leaves_no_file(tmp_path: Path) -> None:
+    def make() -> bytes:
+        raise OSError(errno.ENOSPC, "full")
+
+    with pytest.raises(MissingDependency):
+        own_key(tmp_path / "key", make)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_key_that_cannot_be_made_is_told_with_its_place(tmp_path: Path) -> None:

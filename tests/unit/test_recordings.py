@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import io
 import threading
 from collections.abc import Callable, Iterator
@@ -17,7 +18,7 @@ from fastapi.testclient import TestClient
 
 from appliance.base.clock import ManualClock
 from appliance.base.errors import EvidenceError
-from appliance.base.local_files import DiskWriteError
+from appliance.base.local_files import DiskWriteError, failed_clip
 from appliance.dashboard import recordings
 from appliance.dashboard.recordings import CUT_S_MAX, WAITING_MAX, FrameCache, RecordingCuts, TooBusy
 from appliance.media.recorded import ClipFile, FrameImages, RecordedSegment
@@ -323,3 +324,8 @@ def test_a_key_frame_comes_small_out_of_the_sandbox_as_it_does_directly(tmp_path
             sandboxed.clip([segment], T0, T0 + 1, path)
     finally:
         sandboxed.close()
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EMFILE, errno.ENFILE])
+def test_a_clip_that_a_passing_lack_of_the_machine_refused_may_be_cut_later(number: int) -> None:
+    assert isinstance(failed_clip(OSError(number, "no"), "the clip cannot be cut"), DiskWriteError)

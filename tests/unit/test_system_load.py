@@ -68,13 +68,18 @@ def test_without_an_uplink_the_link_is_unknown(tmp_path: Path) -> None:
     db.close()
 
 
-def test_without_a_file_descriptor_the_temperature_is_unknown(tmp_path: Path) -> None:
-    zone(tmp_path, 0, "48300\n")
+@pytest.mark.parametrize("zones", [0, 1])
+def test_without_a_file_descriptor_the_temperature_is_unknown(tmp_path: Path, zones: int) -> None:
+    thermal = tmp_path / "thermal"
+    if zones:
+        thermal.mkdir()
+        zone(thermal, 0, "48300\n")
+    (tmp_path / "hwmon/hwmon0").mkdir(parents=True)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
     try:
-        found = temperatures(tmp_path)
+        found = temperatures(thermal)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert found == []
-    assert [each.celsius for each in temperatures(tmp_path)] == [48.3]
+    assert [each.celsius for each in temperatures(thermal)] == [48.3] * zones

@@ -121,7 +121,14 @@ class TestScale:
         text = '{"person": [1.2, 0.3]}'
         assert lines_from_metadata("own.onnx", {"vedette_calibration": text}) == {"person": (1.2, 0.3)}
         assert lines_from_metadata("own.onnx", {}) == {}
-        for bad in ("person", '{"person": 3}', '{"cat": [1, 0]}', '{"person": [0, 0]}', '{"person": [1, 99]}'):
+        for bad in (
+            "person",
+            '{"person": 3}',
+            '{"cat": [1, 0]}',
+            '{"person": [0, 0]}',
+            '{"person": [1, 99]}',
+            "[" * 9**5,
+        ):
             with pytest.raises(ModelError, match="vedette_calibration"):
                 lines_from_metadata("own.onnx", {"vedette_calibration": bad})
         with pytest.raises(ValueError, match="`cat` is no kind"):
