@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from appliance.config.arming_config import ARMED as ARMED
     from appliance.config.arming_config import DISARMED as DISARMED
     from appliance.config.arming_config import ArmingConfig as ArmingConfig
+    from appliance.config.camera_config import NO_MATTER_OF_ALERTS as NO_MATTER_OF_ALERTS
     from appliance.config.camera_config import BlurMode as BlurMode
     from appliance.config.camera_config import CameraConfig as CameraConfig
     from appliance.config.camera_config import CameraDecodeConfig as CameraDecodeConfig
@@ -76,8 +77,8 @@ if TYPE_CHECKING:
 _HOMES = {
     "appliance.config.arming_config": "ARMED DISARMED ArmingConfig",
     "appliance.config.camera_config": (
-        "BlurMode CameraConfig CameraDecodeConfig CameraName CameraQuotaConfig DetectConfig DwellRule EnterRule "
-        "ExitRule LatencyMode LineRule PrivacyConfig Rule rule_labels"
+        "NO_MATTER_OF_ALERTS BlurMode CameraConfig CameraDecodeConfig CameraName CameraQuotaConfig DetectConfig "
+        "DwellRule EnterRule ExitRule LatencyMode LineRule PrivacyConfig Rule rule_labels"
     ),
     "appliance.config.costs_config": "CloudCostConfig CostsConfig EdgeCostConfig JudgeCostConfig",
     "appliance.config.dashboard_config": "DashboardConfig",
