@@ -19,6 +19,7 @@ from appliance.router.decide import Postponement, must_wait
 from appliance.router.escalation_planner import RouterContext, escalation_id
 from appliance.store.decisions import DecisionStore
 from appliance.store.escalations import EscalationRow, EscalationStore
+from appliance.store.meter import Meter, Metric, MetricName
 from appliance.types import EVIDENCE_STEPS, EvidenceStep, FrameBoxes, SystemLoad
 
 logger = logging.getLogger(__name__)
@@ -48,6 +49,7 @@ class RouterMaintenance:
         decisions: DecisionStore,
         escalations: EscalationStore,
         context: RouterContext,
+        meter: Meter,
         clock: Clock,
         system_load: Callable[[], SystemLoad] = SystemLoad,
     ) -> None:
@@ -55,6 +57,7 @@ class RouterMaintenance:
         self._decisions = decisions
         self._escalations = escalations
         self._context = context
+        self._meter = meter
         self._clock = clock
         self._system_load = system_load
         self._learn_at = self._count_at = float("-inf")
@@ -109,7 +112,7 @@ class RouterMaintenance:
         old = now - row.times.created_t > settings.expire_hours * 3600
         if old and self._clock.monotonic() >= self._trusted_at:
             why = f"given up after {settings.expire_hours:g} h: it waited for {_WAITED[row.wait]}"
-            write(lambda: self._escalations.expire_postponed(row, why))
+            write(lambda: self._expire(row, why))
             return
         wait = self._wait(row, settings, now)
         if wait is None:
@@ -120,6 +123,10 @@ class RouterMaintenance:
             until_t = wait.until_t
             if wait.why != row.wait or until_t is None or abs(until_t - (row.until_t or 0)) > UNTIL_CHANGE_S:
                 write(lambda: self._escalations.postpone(row, wait.why, until_t))
+
+    def _expire(self, row: EscalationRow, why: str) -> None:
+        if self._escalations.expire_postponed(row, why):
+            self._meter.add(row.camera, Metric(MetricName.OUTBOX_EXPIRED), 1)
 
     def _wait(self, row: EscalationRow, settings: EscalationConfig, now: float) -> Postponement | None:
         """Return the reason why a stored escalation still waits, by the rules of `decide` with present inputs.

@@ -68,15 +68,16 @@ class OutboxQuota:
 
 
 class OutboxUpkeep:
-    """Follows the clock, expires old escalations, and enforces the quota, with and without a link.
+    """Follows the clock, expires and counts old escalations, and enforces the quota, with and without a link.
 
     Owner: the task or thread that empties the outbox. State: when each of these is due next, and a step of the clock
     that is not recorded yet.
     """
 
-    def __init__(self, outbox: Outbox, quota: OutboxQuota, clock: Clock) -> None:
+    def __init__(self, outbox: Outbox, quota: OutboxQuota, meter: Meter, clock: Clock) -> None:
         self._outbox = outbox
         self._quota = quota
+        self._meter = meter
         self._clock = clock
         self._steps = ClockStepDetector(clock)
         self._step_s = 0.0
@@ -88,7 +89,8 @@ class OutboxUpkeep:
         self._follow_clock()
         now = self._clock.monotonic()
         if now >= self._expire_at:
-            self._outbox.expire(self._clock.now())
+            for camera, count in self._outbox.expire(self._clock.now()).items():
+                self._meter.add(camera, Metric(MetricName.OUTBOX_EXPIRED), count)
             self._expire_at = now + EXPIRE_EVERY_S
         if now >= self._quota_at:
             self._quota.run_once()
