@@ -15,7 +15,7 @@ from appliance.base.machine import load_per_core
 from appliance.broker.nats_connection import LinkState
 from appliance.config import EscalationConfig, Rule
 from appliance.router.calibration import UNTRAINED
-from appliance.router.decide import Postponement, must_wait
+from appliance.router.decide import Postponement, is_drawn, must_wait
 from appliance.router.escalation_planner import RouterContext, escalation_id
 from appliance.store.decisions import DecisionStore
 from appliance.store.escalations import EscalationRow, EscalationStore
@@ -139,9 +139,7 @@ class RouterMaintenance:
         load = context.system_load
         if load.queue_age_s is not None and row.wait == "queue":
             load = replace(load, queue_age_s=2 * load.queue_age_s)
-        hours = settings.off_peak
-        known = hours is not None and row.body.severity in hours.severities and context.off_peak_in_s is not None
-        load = replace(load, off_peak_in_s=context.off_peak_in_s(now) if known and context.off_peak_in_s else None)
+        load = replace(load, off_peak_in_s=context.off_peak_left_s(row.body.severity, now))
         cost = context.costs(row.camera)[_step(row, settings)]
         return must_wait(load, cost, context.budget.limits(now), settings, now, urgent)
 
@@ -212,7 +210,7 @@ class SilentFrameAudit:
         return SilentFrame(self._escalation(slot, boxes, labels, model, now), labels, run)
 
     def _is_drawn(self, slot: int) -> bool:
-        return _fraction(f"silent|{self._context.site}|{self._camera}|{slot}") < self._share
+        return is_drawn(f"silent|{self._context.site}|{self._camera}|{slot}", self._share)
 
     def _has_room(self, now: float) -> bool:
         """Return True if the budget suffices now without the reserve for alerts; an audit is never postponed."""
@@ -220,10 +218,7 @@ class SilentFrameAudit:
         load = context.system_load
         if load.link_up is False:
             return False
-        hours = settings.off_peak
-        waits = hours is not None and "info" in hours.severities and context.off_peak_in_s is not None
-        off_peak_in_s = context.off_peak_in_s(now) if waits and context.off_peak_in_s else None
-        load = replace(load, offload=False, off_peak_in_s=off_peak_in_s)
+        load = replace(load, offload=False, off_peak_in_s=context.off_peak_left_s("info", now))
         cost = context.budget.cost(context.bytes_[0] + settings.frame_bytes_max, self._camera, "frames")
         if must_wait(load, cost, context.budget.limits(now), settings, now, urgent=False) is not None:
             return False
@@ -250,10 +245,6 @@ class SilentFrameAudit:
             created_t=now,
             model=model,
         )
-
-
-def _fraction(text: str) -> float:
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") / 2.0**64
 
 
 class AnnouncedPool(Protocol):
