@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import contextlib
 import json
 import logging
@@ -124,7 +123,8 @@ class SiteFaults:
                 end = expires_t(path)
                 if end is not None and end - now < EXPIRES_SOON_S:
                     days = (end - now) // 86400
-                    when = "has run out" if end < now else f"runs out in {days:.0f} days" if days else "runs out today"
+                    left = f"in {days:.0f} day{'s' if days > 1 else ''}" if days else "today"
+                    when = "has run out" if end < now else f"runs out {left}"
                     found.append(f"{what} {when}")
             self._expiry = "; ".join(found)
         return self._expiry
@@ -205,7 +205,7 @@ def expires_t(path: Path) -> float | None:
         claims = json.loads(base64.urlsafe_b64decode(found[1] + "=" * (-len(found[1]) % 4))) if found else {}
         expires = claims.get("exp")
         return float(expires) if isinstance(expires, int | float) else None
-    except (OSError, ValueError, IndexError, StopIteration, binascii.Error):
+    except (OSError, ValueError, IndexError, StopIteration, OverflowError, RecursionError):
         return None
 
 
