@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 from nats.js import JetStreamContext
 from pydantic import TypeAdapter, ValidationError
@@ -172,11 +172,10 @@ def build_archive(settings: WorkerConfig, clock: Clock, metrics: WorkerMetrics) 
     """Return the archive that the file asks for. Raise MissingDependency."""
     if settings.archive.bucket is None:
         return NullArchive()
-    return _archive(settings, clock, lambda result: metrics.archived.labels(result).inc())[0]
-
-
-if TYPE_CHECKING:
-    from cloud_worker.archive import S3Archive
+    archive: ArchivePort = _archive_module().S3Archive(
+        settings.archive, clock, lambda result: metrics.archived.labels(result).inc()
+    )
+    return archive
 
 
 def _archive_module() -> ModuleType:
@@ -187,19 +186,14 @@ def _archive_module() -> ModuleType:
     return archive
 
 
-def _archive(settings: WorkerConfig, clock: Clock, counted: Callable[[str], None]) -> tuple[S3Archive, type[Exception]]:
-    """Return the archive, and the error it raises for an object that it did not store. Raise MissingDependency."""
-    archive = _archive_module()
-    return archive.S3Archive(settings.archive, clock, counted), archive.NotStored
-
-
 async def _check_archive(settings: WorkerConfig, clock: Clock, findings: Findings) -> None:
     if settings.archive.bucket is None:
         return
-    archive, refused = _archive(settings, clock, lambda _: None)
+    module = _archive_module()
+    archive = module.S3Archive(settings.archive, clock, lambda _: None)
     try:
         findings.good.append(await asyncio.to_thread(archive.check))
-    except refused as error:
+    except module.NotStored as error:
         findings.problems.append(f"the archive {settings.archive.bucket}: {error}")
     finally:
         await asyncio.to_thread(archive.close, 0.0)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import AfterValidator, Field, SecretStr, field_validator, model_validator
 
 from appliance.base import yamlfile
 from appliance.base.broker_config import REGION, BrokerAddress, BrokerConfig, BrokerUrl
@@ -16,6 +16,18 @@ from cloud_worker.prompt import AnswerOrder
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
 Share = Annotated[float, Field(ge=0, le=1)]
+
+
+def _http(example: str) -> AfterValidator:
+    """Return the check of an address of a web server, which takes the slashes from its end."""
+
+    def checked(url: str) -> str:
+        parts = urlsplit(url)
+        if parts.scheme not in {"http", "https"} or not parts.hostname:
+            raise ValueError(f"must be an address such as {example}")
+        return url.rstrip("/")
+
+    return AfterValidator(checked)
 
 
 class NatsConfig(BrokerConfig):
@@ -57,7 +69,7 @@ class OpenAiEngine(ConfigModel):
     """Any server that speaks OpenAI's chat completions, such as vLLM."""
 
     kind: Literal["openai"]
-    url: Annotated[str, Field(min_length=1, repr=False)]
+    url: Annotated[str, Field(min_length=1, repr=False), _http("http://127.0.0.1:8000/v1")]
     model: Annotated[str, Field(min_length=1, max_length=TEXT_CHARS_MAX)]
     api_key: SecretStr | None = None
     answer_order: AnswerOrder = "reason_first"
@@ -70,13 +82,6 @@ class OpenAiEngine(ConfigModel):
     second_side_max: Annotated[int, Field(ge=64, le=4096)] = 1536
     tokens_max: Annotated[int, Field(ge=64, le=4096)] = 400
     timeout_s: Annotated[float, Field(gt=0, le=600)] = 60.0
-
-    @field_validator("url")
-    @classmethod
-    def _scheme(cls, url: str) -> str:
-        if not _is_http(url):
-            raise ValueError("must be an address such as http://127.0.0.1:8000/v1")
-        return url.rstrip("/")
 
 
 EngineConfig = Annotated[RedetectEngine | OpenAiEngine, Field(discriminator="kind")]
@@ -110,16 +115,9 @@ class SpotConfig(ConfigModel):
     """Notice of the cloud that this machine's spot capacity is taken back, and how long it leaves."""
 
     kind: Literal["none", "aws", "gcp", "azure"] = "none"
-    url: Annotated[str | None, Field(repr=False)] = None
+    url: Annotated[Annotated[str, _http("http://169.254.169.254")] | None, Field(repr=False)] = None
     every_s: Annotated[float, Field(ge=0.1, le=60)] = 5.0
     grace_s: Annotated[float, Field(ge=1, le=3600)] = 30.0
-
-    @field_validator("url")
-    @classmethod
-    def _scheme(cls, url: str | None) -> str | None:
-        if url is not None and not _is_http(url):
-            raise ValueError("must be an address such as http://169.254.169.254")
-        return None if url is None else url.rstrip("/")
 
 
 class ShedConfig(ConfigModel):
@@ -199,7 +197,7 @@ class ArchiveConfig(ConfigModel):
     """A bucket for evidence and verdicts, with anything that speaks S3."""
 
     bucket: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$")] | None = None
-    url: Annotated[str | None, Field(repr=False)] = None
+    url: Annotated[Annotated[str, _http("https://s3.example:9000")] | None, Field(repr=False)] = None
     region: str = "us-east-1"
     prefix: Annotated[str, Field(pattern=r"^[A-Za-z0-9_./-]{0,200}$")] = "vedette"
     access_key: SecretStr | None = None
@@ -210,13 +208,6 @@ class ArchiveConfig(ConfigModel):
     timeout_s: Annotated[float, Field(gt=0, le=120)] = 10.0
     waiting_max: Annotated[int, Field(ge=1, le=4096)] = 64
     threads: Annotated[int, Field(ge=1, le=16)] = 2
-
-    @field_validator("url")
-    @classmethod
-    def _scheme(cls, url: str | None) -> str | None:
-        if url is not None and not _is_http(url):
-            raise ValueError("must be an address such as https://s3.example:9000")
-        return url
 
 
 NO_ENGINE = (
@@ -271,11 +262,6 @@ class WorkerConfig(ConfigModel):
         if isinstance(engine, dict) and engine.get("kind") not in {"redetect", "openai"}:
             raise ValueError("kind must be openai (a language model's server) or redetect (an object detector)")
         return engine
-
-
-def _is_http(url: str) -> bool:
-    parts = urlsplit(url)
-    return parts.scheme in {"http", "https"} and bool(parts.hostname)
 
 
 def load(path: Path) -> WorkerConfig:

@@ -204,9 +204,9 @@ class EnginePool:
             if slow and second is not None and self._budget.spend(second.settings.price):
                 self._counted(second.name, "hedged")
                 calls[asyncio.create_task(self._ask(second, case))] = second
-            failure: EngineError | None = None
-            while waiting := [call for call in calls if not call.done()] or list(calls):
-                done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            failure = EngineError("no call was made")
+            while calls:
+                done, _ = await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
                 for call in done:
                     error = call.exception()
                     if error is None:
@@ -215,9 +215,7 @@ class EnginePool:
                         raise error
                     failure = error
                     del calls[call]
-                if not calls:
-                    raise failure or EngineError("no call was made")
-            raise AssertionError("unreachable")
+            raise failure
         finally:
             for call, engine in calls.items():
                 if not call.done():

@@ -145,7 +145,8 @@ class EscalationHandler:
         try:
             await self._handle(delivery)
         except UplinkError as error:
-            await self._nak(delivery, error)
+            self._uplink_log.report(error)
+            await delivery.nak(self._settings.retry_s)
 
     async def _handle(self, delivery: Delivery) -> None:
         """Raise UplinkError."""
@@ -339,7 +340,7 @@ class EscalationHandler:
         await delivery.ack()
 
     async def _retry(self, delivery: Delivery, escalation: Escalation, kind: Kind, why: str) -> None:
-        """Try again later, or answer `unsure` after the last attempt.
+        """Try again later, or answer `unsure` after the last attempt. Raise UplinkError.
 
         Of a site with other regions a delivery may be no attempt, and only those that failed here are known to be.
         """
@@ -354,36 +355,23 @@ class EscalationHandler:
             return
         self._metrics.given_up.inc()
         reason = f"Given up after {attempts} attempts: {why}"
-        await self._finish_or_nak(
-            delivery, escalation, HandlerOutcome(self._judge.unsure(escalation, reason), (kind, reason))
-        )
+        await self._finish(delivery, escalation, HandlerOutcome(self._judge.unsure(escalation, reason), (kind, reason)))
 
     async def _refuse(self, delivery: Delivery, error: WireError) -> None:
-        """End an escalation that cannot be understood; answer the site first if the message names the escalation."""
+        """End an escalation that cannot be understood; answer the site first if the message names the escalation.
+
+        Raise UplinkError.
+        """
         self._metrics.refused.inc()
         self._refusal_log.report(f"refused a message on {delivery.subject}: {error}")
         stub = parse_ids(delivery)
         if stub is None:
-            try:
-                await self._dead_letter(delivery, "unreadable", str(error))
-                await delivery.ack()
-            except UplinkError as trouble:
-                await self._nak(delivery, trouble)
+            await self._dead_letter(delivery, "unreadable", str(error))
+            await delivery.ack()
             return
         reason = f"The worker does not understand the question: {error}"
-        await self._finish_or_nak(
-            delivery, stub, HandlerOutcome(self._judge.unsure(stub, reason), ("unreadable", str(error)))
-        )
-
-    async def _finish_or_nak(self, delivery: Delivery, escalation: Escalation, outcome: HandlerOutcome) -> None:
-        try:
-            await self._finish(delivery, escalation, outcome)
-        except UplinkError as error:
-            await self._nak(delivery, error)
-
-    async def _nak(self, delivery: Delivery, error: UplinkError) -> None:
-        self._uplink_log.report(error)
-        await delivery.nak(self._settings.retry_s)
+        outcome = HandlerOutcome(self._judge.unsure(stub, reason), ("unreadable", str(error)))
+        await self._finish(delivery, stub, outcome)
 
     async def _dead_letter(self, delivery: Delivery, kind: Kind, reason: str) -> None:
         """Keep the escalation among the dead letters. Raise UplinkError."""

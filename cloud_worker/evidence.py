@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import cv2
 import nats.errors
@@ -39,8 +39,6 @@ CLIP_S_MAX = 20.0  # 900 frames of 1080p take half of that
 LIMITS = SandboxLimits(wall_s=IMAGE_S_MAX, memory_bytes=600 * 1024 * 1024, files_max=64)
 _NONSENSE = "the decoder gave nonsense"
 _FTYP = b"ftyp"  # ISO/IEC 14496-12, 4.3: the first box of an MP4; a text (a playlist, say) has none
-
-Result = TypeVar("Result")
 
 
 class MediaRefused(WireError):
@@ -199,11 +197,6 @@ class SandboxDecoder:
             self._free.put(sandbox)
 
 
-def shrink(pixels: Pixels, side_max: int) -> Pixels:
-    """Return the image with its longer side at most `side_max`; never enlarge it."""
-    return decoding.shrink(pixels, side_max)
-
-
 def encode_jpeg(pixels: Pixels) -> bytes:
     done, data = cv2.imencode(".jpg", pixels, [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])
     if not done:
@@ -350,7 +343,7 @@ def sample(files: Sequence[EvidenceFile], count: int) -> list[EvidenceFile]:
 def _unpacked(decoder: MediaDecoder, file: EvidenceFile, count: int, side_max: int, *, second: bool) -> list[ClipFrame]:
     if file.ref.kind != "clip":
         pixels = decoder.image(file)
-        small = shrink(pixels, side_max)
+        small = decoding.shrink(pixels, side_max)
         return [ClipFrame(file.ref.t, small, small.shape != pixels.shape)]
     if not second:
         return decoder.frames(file, count, side_max)

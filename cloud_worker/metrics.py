@@ -45,26 +45,16 @@ class WorkerMetrics:
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
         self._versions: set[tuple[str, ...]] = set()
-        self.stages = Histogram(
-            "vedette_worker_stage_seconds",
-            "Seconds of an escalation in each stage; link spans two clocks.",
-            ("stage", "priority"),
-            buckets=EDGES_S,
-            registry=self._registry,
+        self.stages = self._seconds(
+            "stage", "Seconds of an escalation in each stage; link spans two clocks.", "stage", "priority"
         )
-        self.verdict_seconds = Histogram(
-            "vedette_worker_verdict_seconds",
-            "Seconds from the escalation being stored at the broker until its verdict was.",
-            ("priority",),
-            buckets=EDGES_S,
-            registry=self._registry,
+        self.verdict_seconds = self._seconds(
+            "verdict", "Seconds from the escalation being stored at the broker until its verdict was.", "priority"
         )
-        self.decision_seconds = Histogram(
-            "vedette_worker_decision_seconds",
+        self.decision_seconds = self._seconds(
+            "decision",
             "Seconds from the escalation being stored at the broker until its decision was; its reason may follow.",
-            ("priority",),
-            buckets=EDGES_S,
-            registry=self._registry,
+            "priority",
         )
         self.judged = self._counter("judged", "Escalations that the engine judged.")
         self.verdicts = self._counter(
@@ -138,6 +128,9 @@ class WorkerMetrics:
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(f"vedette_worker_{name}_total", text, labels, registry=self._registry)
+
+    def _seconds(self, name: str, text: str, *labels: str) -> Histogram:
+        return Histogram(f"vedette_worker_{name}_seconds", text, labels, buckets=EDGES_S, registry=self._registry)
 
     def _bounded(self, verdict: Verdict, edge_model: str) -> tuple[str, ...]:
         """Return the labels of a verdict; all are `other` beyond SERIES_MAX."""

@@ -8,15 +8,16 @@ it never confirms an alert: if it finds the object, the verdict is `rechecked`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 
 from appliance.base.clock import Clock
 from appliance.base.errors import DetectorError, EngineError
+from appliance.detect.detector import ObjectDetector
 from appliance.types import Box, Decision, Detections, JudgeKind, is_same_place
 from appliance.wire import FrameSupport, MediaRef, Need
 from cloud_worker.decoding import Pixels
@@ -28,18 +29,6 @@ UNSURE_SHARE = 0.5  # between this share of score_min and score_min an image doe
 
 VoteAnswer = Literal["yes", "no", "unsure"]
 Result = TypeVar("Result")
-
-
-class Detector(Protocol):
-    """Describes the part of a detector that this module uses; see appliance.detect."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def labels(self) -> tuple[str, ...]: ...
-
-    def detect(self, images: Sequence[Pixels]) -> list[Detections]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +53,7 @@ class Redetect:
     answer_schema = ""
     uses: frozenset[Need] = frozenset({"crop", "frame"})
 
-    def __init__(self, detector: Detector, score_min: float, clock: Clock) -> None:
+    def __init__(self, detector: ObjectDetector, score_min: float, clock: Clock) -> None:
         self._detector = detector
         self._score_min = score_min
         self._clock = clock

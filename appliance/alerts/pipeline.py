@@ -84,8 +84,7 @@ class AlertPolicy:
     - `extended` is emitted for an event, and when the best view has become markedly better; not for time passing.
     """
 
-    def __init__(self, camera: str, alerts: AlertsConfig, rules: Sequence[Rule]) -> None:
-        self.camera = camera
+    def __init__(self, alerts: AlertsConfig, rules: Sequence[Rule]) -> None:
         self._merge_s = alerts.merge_s
         self._length_max_s = alerts.length_max_s
         self.cooldowns = Cooldowns(rules)
@@ -292,7 +291,7 @@ class Pipeline:
     ) -> None:
         self._camera = camera_name
         self.rules = RulesEngine(camera_name, camera, local_time)
-        self.policy = AlertPolicy(camera_name, alerts, camera.rules)
+        self.policy = AlertPolicy(alerts, camera.rules)
 
     @property
     def is_idle(self) -> bool:

@@ -6,9 +6,7 @@ sections, and the others would cost it 2 MB (`python -m benchmarks.memory`).
 
 from __future__ import annotations
 
-import ast
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -16,6 +14,7 @@ if TYPE_CHECKING:
     from appliance.config.arming_config import ARMED as ARMED
     from appliance.config.arming_config import DISARMED as DISARMED
     from appliance.config.arming_config import ArmingConfig as ArmingConfig
+    from appliance.config.camera_config import NO_MATTER_OF_ALERTS as NO_MATTER_OF_ALERTS
     from appliance.config.camera_config import BlurMode as BlurMode
     from appliance.config.camera_config import CameraConfig as CameraConfig
     from appliance.config.camera_config import CameraDecodeConfig as CameraDecodeConfig
@@ -74,15 +73,34 @@ if TYPE_CHECKING:
     from appliance.config.values import SharePoint as SharePoint
     from appliance.config.values import id_of as id_of
 
-# Where each of these names is: this file's own imports, which only type checkers run.
-_HOME = {
-    name.name: str(node.module)
-    for block in ast.parse(Path(__file__).read_text(encoding="utf-8")).body
-    if isinstance(block, ast.If)
-    for node in block.body
-    if isinstance(node, ast.ImportFrom)
-    for name in node.names
+# Where each of these names is. A test holds the two lists against each other.
+_HOMES = {
+    "appliance.config.arming_config": "ARMED DISARMED ArmingConfig",
+    "appliance.config.camera_config": (
+        "NO_MATTER_OF_ALERTS BlurMode CameraConfig CameraDecodeConfig CameraName CameraQuotaConfig DetectConfig "
+        "DwellRule EnterRule ExitRule LatencyMode LineRule PrivacyConfig Rule rule_labels"
+    ),
+    "appliance.config.costs_config": "CloudCostConfig CostsConfig EdgeCostConfig JudgeCostConfig",
+    "appliance.config.dashboard_config": "DashboardConfig",
+    "appliance.config.escalation_config": (
+        "BudgetConfig EscalationConfig LocalJudgeConfig OffPeakConfig PricesConfig RouterConfig"
+    ),
+    "appliance.config.health_config": "HealthConfig",
+    "appliance.config.ingest_config": "OWN_NETWORKS_MAX DecodeConfig IngestConfig RecheckConfig",
+    "appliance.config.mqtt_config": "MqttConfig",
+    "appliance.config.notify_config": (
+        "AppriseTarget HttpTarget NtfyTarget PushTarget Target WebhookTarget signing_key"
+    ),
+    "appliance.config.site_file": (
+        "AdjoiningConfig AlertsConfig DashboardSections DecisionConfig LoadSheddingConfig ReplaySections SiteConfig "
+        "SiteIdentity load loads of_cameras"
+    ),
+    "appliance.config.storage_config": "StorageConfig",
+    "appliance.config.uplink_config": "TtlHoursConfig UplinkConfig",
+    "appliance.config.values": "DAYS Schedule Share SharePoint id_of",
+    "appliance.base.config_model": "DetectorConfig",
 }
+_HOME = {name: module for module, names in _HOMES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> object:

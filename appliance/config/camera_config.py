@@ -163,6 +163,10 @@ class CameraQuotaConfig(ConfigModel):
     zone_days: dict[str, Annotated[float, Field(gt=0, le=3650)]] = {}
 
 
+# Keys of a camera that decide nothing about its picture nor about its alerts: with another of them, both go on.
+NO_MATTER_OF_ALERTS = {"title", "privacy", "image_free", "training", "quota", "onvif"}
+
+
 class CameraConfig(ConfigModel):
     title: Title = ""
     url: Annotated[str, Field(min_length=1, repr=False)]

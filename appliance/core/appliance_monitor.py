@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 from appliance.base.clock import Clock
 from appliance.base.config_model import HailoConfig
@@ -40,19 +39,6 @@ SLOW_S = 2.0  # a segment's fragment is on disk within a second; slower, and rec
 SLOW_PROBES = 2  # one after the other: a single slow write is what a disk that spins up does
 
 
-class IngestLink(Protocol):
-    """The ingest process, as far as load shedding needs it."""
-
-    @property
-    def starts(self) -> int:
-        """How often it was started."""
-        ...
-
-    def send(self, command: ShedLoadCommand) -> bool:
-        """Send the command; return False if there is no process now."""
-        ...
-
-
 class ApplianceMonitor:
     """Owner of the sensors: one named thread that calls `run_once()` every READ_EVERY_S.
 
@@ -67,7 +53,7 @@ class ApplianceMonitor:
         meter: Meter,
         clock: Clock,
         cameras: Callable[[], int],
-        ingest: IngestLink,
+        ingest: IngestSupervisor,
         hailo: HailoConfig | None = None,
     ) -> None:
         """root: see `ApplianceSensors.found`. cameras: how many run now. hailo: of the detector."""

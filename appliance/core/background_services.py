@@ -310,8 +310,8 @@ class BackgroundServices:
     def _outbox_upkeep(self, deps: UplinkDeps) -> Callable[[], None]:
         """Return what keeps the outbox of a site without an uplink, by the bounds of one that says nothing else."""
         mb_max: float = UplinkConfig.model_fields["outbox_mb_max"].default
-        clock = self._lasting.clock
-        return OutboxUpkeep(deps.outbox, OutboxQuota(deps.outbox, deps.root, mb_max, deps.meter), clock).run_once
+        quota = OutboxQuota(deps.outbox, deps.root, mb_max, deps.meter)
+        return OutboxUpkeep(deps.outbox, quota, deps.meter, self._lasting.clock).run_once
 
     def _link(self) -> LinkState:
         """Return the link's state, and if the appliance judges meanwhile; only where there is an uplink."""

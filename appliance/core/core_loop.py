@@ -9,7 +9,7 @@ import logging
 from dataclasses import replace
 from functools import partial
 
-from appliance import version, wire
+from appliance import config, version, wire
 from appliance.base.clock import Clock
 from appliance.base.errors import StoreUnavailable
 from appliance.core.core_settings import CameraContext, CoreSettings, CoreStores
@@ -48,9 +48,6 @@ _ASKED = {
     "settled": "the cloud has answered already",
     "expired": "it was asked about, and no answer came in time",
 }
-
-# Keys of a camera that decide nothing about its alerts: with another of them, open alerts and stays go on.
-_NO_MATTER_OF_ALERTS = {"title", "privacy", "image_free", "training", "quota", "onvif"}
 
 logger = logging.getLogger(__name__)
 
@@ -249,7 +246,7 @@ class Core:
 
 def _decisive(camera: CameraContext) -> object:
     """Return what decides about a camera's alerts in its section of the site file."""
-    return camera.settings.model_dump(exclude=_NO_MATTER_OF_ALERTS)
+    return camera.settings.model_dump(exclude=config.NO_MATTER_OF_ALERTS)
 
 
 def _meter(meter: Meter, message: CameraMeter) -> None:

@@ -193,7 +193,7 @@ def core_settings(
         config.alerts.model_copy(update={"adjoining": ()}),  # which decide nothing on one camera
         IncidentLinker(config.alerts.adjoining, config.cameras),
         _notice_planner(config.site.name, targets, privacy),
-        RouterMaintenance(stores.decisions, stores.escalations, context, clock, deps.system_load)
+        RouterMaintenance(stores.decisions, stores.escalations, context, stores.meter, clock, deps.system_load)
         if config.has_judge
         else None,
         deps.listener,

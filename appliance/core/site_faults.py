@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import contextlib
 import json
 import logging
 import re
-import ssl
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,7 +35,6 @@ BEHIND_S = 600.0  # a camera that is ahead by less is believed, and stamps its o
 UPDATE_FAILED = "upgrade-failed"  # in the storage folder, with the version in its first line
 FILE_BYTES_MAX = 256 * 1024  # a chain has some 6 kB
 _JWT = re.compile(r"ey[\w-]+\.(ey[\w-]+)\.[\w-]+")
-_EXPLICIT, _UTC_TIME = 0xA0, 0x17  # ASN.1 tags (X.690): the version, and a time with two digits of the year
 FAILED_STARTS_MIN = 3  # of the ingest process, one after the other: the first two may be the machine's start
 PAUSE_REPORTED_S_MAX = 30.0  # it reports a pause each 5 s and at a key frame; silent for longer, it is not paused
 
@@ -124,7 +120,8 @@ class SiteFaults:
                 end = expires_t(path)
                 if end is not None and end - now < EXPIRES_SOON_S:
                     days = (end - now) // 86400
-                    when = "has run out" if end < now else f"runs out in {days:.0f} days" if days else "runs out today"
+                    left = f"in {days:.0f} day{'s' if days > 1 else ''}" if days else "today"
+                    when = "has run out" if end < now else f"runs out {left}"
                     found.append(f"{what} {when}")
             self._expiry = "; ".join(found)
         return self._expiry
@@ -199,38 +196,15 @@ def expires_t(path: Path) -> float | None:
         with path.open(encoding="latin-1") as file:
             text = file.read(FILE_BYTES_MAX)
         if "BEGIN CERTIFICATE" in text:
-            first = text[text.index("-----BEGIN CERTIFICATE") :].partition("-----END CERTIFICATE-----")
-            return _not_after(ssl.PEM_cert_to_DER_cert(first[0].strip() + "\n" + first[1] + "\n"))
+            from appliance.web.tls import certificate_end_t  # cryptography: 9 MB, only where there is a certificate
+
+            return certificate_end_t(text.encode("latin-1"))
         found = _JWT.search(text)
         claims = json.loads(base64.urlsafe_b64decode(found[1] + "=" * (-len(found[1]) % 4))) if found else {}
         expires = claims.get("exp")
         return float(expires) if isinstance(expires, int | float) else None
-    except (OSError, ValueError, IndexError, StopIteration, binascii.Error):
+    except (OSError, ValueError, OverflowError, RecursionError):
         return None
-
-
-def _not_after(der: bytes) -> float:
-    """Return the end of the validity of a certificate (RFC 5280, 4.1). Raise ValueError, IndexError, StopIteration."""
-    _, certificate = next(_values(der))
-    _, signed = next(_values(certificate))
-    parts = [part for tag, part in _values(signed) if tag != _EXPLICIT]  # serial, algorithm, issuer, validity, ...
-    _, (tag, end) = tuple(_values(parts[3]))
-    text = end.decode("ascii")
-    if tag == _UTC_TIME:  # RFC 5280: years below 50 are of this century
-        text = ("20" if text < "50" else "19") + text
-    return datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=timezone.utc).timestamp()
-
-
-def _values(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield tag and content of the values that follow each other in `data` (distinguished encoding)."""
-    at = 0
-    while at < len(data):
-        tag, length, at = data[at], data[at + 1], at + 2
-        if length & 0x80:
-            size = length & 0x7F
-            length, at = int.from_bytes(data[at : at + size], "big"), at + size
-        yield tag, data[at : at + length]
-        at += length
 
 
 class LastingFaults:

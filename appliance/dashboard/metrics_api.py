@@ -81,6 +81,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     ),
     "vedette_outbox": ("Questions to the cloud that are not settled, by state.", "state"),
     "vedette_outbox_dropped_total": ("Questions given up because the outbox was full.", "camera"),
+    "vedette_outbox_expired_total": ("Questions given up because their time was over.", "camera"),
     "vedette_uplink_bytes_total": ("Bytes sent up; without a camera: for no camera in particular.", "camera"),
     "vedette_uplink_bytes_by_purpose_total": ("Bytes sent up whose purpose is known.", "camera", "what"),
     "vedette_notices_total": ("Alerts by what became of telling a target.", "target", "outcome"),
@@ -152,6 +153,7 @@ _UNLABELLED = {
     MetricName.UNRECORDED: "vedette_packets_unrecorded_total",
     MetricName.RECONNECTS: "vedette_camera_reconnects_total",
     MetricName.OUTBOX_DROPPED: "vedette_outbox_dropped_total",
+    MetricName.OUTBOX_EXPIRED: "vedette_outbox_expired_total",
     MetricName.UPLINK_BYTES: "vedette_uplink_bytes_total",
 }
 _LABELLED = {
@@ -328,7 +330,8 @@ def _known(value: float | None) -> Samples:
 def _metered(totals: list[MeterTotal], cameras: Iterable[str]) -> Iterator[tuple[str, Samples]]:
     for metric, name in _UNLABELLED.items():
         # An alert asks whether it grows, and an increase from no series to 1 is none to Prometheus.
-        found = dict.fromkeys(cameras, 0) if metric is MetricName.OUTBOX_DROPPED else {}
+        is_watched = metric in (MetricName.OUTBOX_DROPPED, MetricName.OUTBOX_EXPIRED)
+        found = dict.fromkeys(cameras, 0) if is_watched else {}
         found |= {each.camera: each.amount for each in totals if each.metric == Metric(metric)}
         yield name, [((camera,), amount) for camera, amount in found.items()]
     for metric, name in _LABELLED.items():

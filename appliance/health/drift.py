@@ -75,37 +75,37 @@ class Fall:
         return f"alerts {of} are right less often: {seen}{network}"
 
 
-def run_length(usual: float, threshold: float, fall: float = FALL) -> float:
+def run_length(usual: float, threshold: float) -> float:
     """Return the mean number of answers to a false alarm while a share of `usual` is right (Reynolds, Stoumbos 1999).
 
     threshold: of the log-likelihood ratio.
     """
-    wrong, step_wrong, step_right = _steps(usual, fall)
+    wrong, step_wrong, step_right = _steps(usual)
     rise = step_wrong - step_right
     h = threshold + rise * _overshoot(wrong) * math.sqrt(wrong * (1 - wrong))
     return (math.exp(min(h, 500.0)) - h - 1) / abs(rise * wrong + step_right)
 
 
 @lru_cache(maxsize=1024)  # shares of two digits, and a few run lengths
-def threshold_of(usual: float, answers: float, fall: float = FALL) -> float:
+def threshold_of(usual: float, answers: float) -> float:
     """Return the threshold at which a false alarm comes after `answers` answers in the mean."""
     low, high = 0.0, 30.0
     for _ in range(40):
         middle = (low + high) / 2
-        low, high = (middle, high) if run_length(usual, middle, fall) < answers else (low, middle)
+        low, high = (middle, high) if run_length(usual, middle) < answers else (low, middle)
     return high
 
 
 def delay(usual: float, answers: float) -> float:
     """Return after how many answers a fall of exactly FALL is told in the mean, with that run length."""
-    _, step_wrong, step_right = _steps(usual, FALL)
+    _, step_wrong, step_right = _steps(usual)
     right = usual * (1 - FALL)
     return threshold_of(usual, answers) / (right * step_right + (1 - right) * step_wrong)
 
 
-def _steps(usual: float, fall: float) -> tuple[float, float, float]:
+def _steps(usual: float) -> tuple[float, float, float]:
     """Return the share of wrong ones, and by how much a wrong and a right answer move the sum."""
-    fallen = usual * (1 - fall)
+    fallen = usual * (1 - FALL)
     return 1 - usual, math.log((1 - fallen) / (1 - usual)), math.log(fallen / usual)
 
 
@@ -154,7 +154,7 @@ class ShareCusum:
             self._learn([right])
             return False
         self._since.append((alert, right))
-        _, wrong, good = _steps(self._usual, FALL)
+        _, wrong, good = _steps(self._usual)
         self._sum = max(0.0, self._sum + (good if right else wrong))
         if self._sum == 0.0:
             self._learn([each for _, each in self._since])
@@ -175,7 +175,7 @@ class ShareCusum:
         usual = round(min(usual, USUAL_MAX), 2)
         if usual != self._usual:
             self._usual = usual
-            self._threshold = threshold_of(usual, self._run_length, FALL) if usual >= USUAL_MIN else math.inf
+            self._threshold = threshold_of(usual, self._run_length) if usual >= USUAL_MIN else math.inf
 
     def _end_if_over(self) -> None:
         last = [right for _, right in self._since[-RECOVERED_N:]]

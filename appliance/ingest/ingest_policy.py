@@ -1,10 +1,12 @@
 """The rights of the ingest process: it decodes what cameras send, so it gives up all else before the first packet.
 
-| it may | which | |---|---| | write | segments, pre-roll rings, sub-streams and parked vehicles of the storage folder;
-not its database | | read | libraries, networks, what resolves the names of hosts, files that stand for cameras | |
-connect | to its cameras' TCP ports, RTSP's own and 53, on any host: Linux compares ports, not hosts; UDP is free | |
-start | the decoder of `decode.ffmpeg` where hardware decodes, the helper of a Hailo device; else nothing | | use |
-devices of accelerators, where there are any |
+It may
+
+- write segments, pre-roll rings, sub-streams and parked vehicles of the storage folder, not its database;
+- read libraries, networks, what resolves the names of hosts, and files that stand for cameras;
+- connect to its cameras' TCP ports, RTSP's own and 53, on any host (Linux compares ports, not hosts; UDP is free);
+- start the decoder of `decode.ffmpeg` where hardware decodes, and the helper of a Hailo device, else nothing;
+- use devices of accelerators, where there are any.
 
 The needs of accelerators are taken from their libraries' sources and manuals, and are not measured.
 """

@@ -62,9 +62,7 @@ RING_FREE_BYTES_MIN = 8_000_000  # of a folder in memory: others may lie there, 
 
 _CAMERAS = TypeAdapter(dict[config.CameraName, config.CameraConfig])
 # Changes of these keys do not restart a camera: the core applies them. A NetworksCommand brings a new network.
-_DECIDED_BY_THE_CORE = {
-    "title", "rules", "zones", "ignore", "lines", "privacy", "image_free", "model", "training", "quota", "onvif",
-}  # fmt: skip
+_DECIDED_BY_THE_CORE = {*config.NO_MATTER_OF_ALERTS, "rules", "zones", "ignore", "lines", "model"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,7 +145,7 @@ def _alerts(
 ) -> list[Alert]:
     """Return the alerts that the policy makes of the events; their objects are in view for as long as is known."""
     camera = truth.header.camera
-    policy = AlertPolicy(camera, config.alerts, config.cameras[camera].rules)
+    policy = AlertPolicy(config.alerts, config.cameras[camera].rules)
     changes: list[AlertChange] = [*policy.begin(truth.header).changes]
     pending, last = list(events), 0.0
     for boxes in truth.frames:

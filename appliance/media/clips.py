@@ -59,15 +59,15 @@ def cut_clip(
 @contextlib.contextmanager
 def _heard_in(segments: Sequence[RecordedSegment]) -> Iterator[SegmentSound | None]:
     """Return the sound of the first segment that has any, open while the clip is cut."""
+    heard: SegmentSound | None = None
     with contextlib.ExitStack() as stack:
         for segment in segments:
             with contextlib.suppress(EvidenceError):
-                opened = stack.enter_context(open_segment(segment))
-                if opened.sound is not None:
-                    yield opened.sound
-                    return
+                heard = stack.enter_context(open_segment(segment)).sound
+            if heard is not None:
+                break
             stack.close()
-        yield None
+        yield heard  # outside of what is suppressed: an error of the cut comes in here
 
 
 def _touching(segments: Sequence[RecordedSegment], t0: float, t1: float) -> list[RecordedSegment]:

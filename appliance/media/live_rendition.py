@@ -21,13 +21,13 @@ from appliance.base.errors import EvidenceError
 from appliance.base.process_memory import return_large_blocks
 from appliance.media.recorded import even_size
 from appliance.media.rendition import FrameWriter
+from appliance.media.segment_writer import FLUSH_PACKETS
 from appliance.media.source import PIXELS_MAX
 
 HEIGHT_MAX = 360  # lines: enough for a wall, and a fifth of what 720 lines cost
 CRF = 28  # 0.3 Mbit/s of a street
 _UNIT = Fraction(1, 90_000)
 _FRAGMENTS = {"movflags": "empty_moov+default_base_moof+frag_every_frame", "max_interleave_delta": "1"}
-_FLUSH_PACKETS = 0x0200  # AVFMT_FLAG_FLUSH_PACKETS, libavformat/avformat.h
 
 av.logging.set_level(None)  # its lines hold what is in the data
 return_large_blocks()
@@ -106,7 +106,7 @@ class LiveRendition:
         if self._frames is None or self.t is None:
             self.t = t
             self._container = av.open(self._written, "w", format="mp4", options=_FRAGMENTS)
-            self._container.flags |= _FLUSH_PACKETS
+            self._container.flags |= FLUSH_PACKETS
             size = even_size(frame.width, frame.height, HEIGHT_MAX)
             self._frames = FrameWriter(self._container, size, CRF, live=True)
         frame.pts, frame.time_base = round((t - self.t) / _UNIT), _UNIT

@@ -344,9 +344,9 @@ def _clip_file(found: dict[str, Any]) -> ClipFile:
     return ClipFile(
         t_start=float(found["t_start"]),
         t_end=float(found["t_end"]),
-        size=(int(found["width"]), int(found["height"])),
+        size=(int(found["size"][0]), int(found["size"][1])),
         frames=int(found["frames"]),
-        written=_written(found),
+        written=_written(found["written"]),
         note=str(found["note"])[:1000],
         codec=str(found["codec"])[:40],
         sound=bool(found["sound"]),
@@ -354,6 +354,6 @@ def _clip_file(found: dict[str, Any]) -> ClipFile:
 
 
 def _measured(found: dict[str, Any]) -> MeasuredSegment:
-    size = (int(found["width"]), int(found["height"]))
     cut_back = None if found["bytes"] is None else int(found["bytes"])
-    return MeasuredSegment(float(found["seconds"]), int(found["frames"]), str(found["codec"])[:40], size, cut_back)
+    (width, height), codec = map(int, found["size"]), str(found["codec"])[:40]
+    return MeasuredSegment(float(found["seconds"]), int(found["frames"]), codec, (width, height), cut_back)

@@ -33,7 +33,7 @@ from appliance.media.recorded import (
 )
 from appliance.media.rendition import THREADS, FrameWriter
 from appliance.media.segment_reader import open_segment
-from appliance.media.stills import GREY, GROW, mosaic
+from appliance.media.stills import GREY, GROW, grown, mosaic
 from appliance.types import Box
 
 HEIGHT_MAX = 1080  # lines: a face in the box stays as sharp as most cameras record it
@@ -195,7 +195,7 @@ class VisibleBoxes:
         first, last = bisect_left(self._times, t - NEAR_S), bisect_left(self._times, t + NEAR_S)
         if self._hide == "surroundings" or first == last:
             return None
-        return [_grown(box) for moment in self._moments[first:last] for box in moment.others]
+        return [grown(box, GROW) for moment in self._moments[first:last] for box in moment.others]
 
 
 def _box_at(path: Sequence[tuple[int, float, Box]], t: float) -> Box | None:
@@ -243,8 +243,3 @@ def _part(plane: Plane, box: Box, whole_height: int, *, outward: bool = False) -
         int(y2 * height) - edge,
     )  # fmt: skip
     return plane[top : max(top, bottom), left : max(left, right)]
-
-
-def _grown(box: Box) -> Box:
-    dx, dy = (box[2] - box[0]) * GROW, (box[3] - box[1]) * GROW
-    return box[0] - dx, box[1] - dy, box[2] + dx, box[3] + dy

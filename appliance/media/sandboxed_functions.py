@@ -18,7 +18,7 @@ from appliance.base.process_memory import return_large_blocks
 
 # Loaded before its limit of memory is set, which counts from what it holds then.
 from appliance.media import clips, stills  # noqa: F401
-from appliance.media.recorded import ClipFile, ClipRedaction, ExaminedMoment, ImageOrder, RecordedSegment, Redaction
+from appliance.media.recorded import ClipRedaction, ExaminedMoment, ImageOrder, RecordedSegment, Redaction
 from appliance.media.recording_reader import READ_DIRECTLY
 from appliance.media.segment_reader import recover_segment
 
@@ -46,7 +46,7 @@ def file_images(path: str, t: float, orders: Sequence[Plain]) -> Plain:
 def clip(
     segments: Sequence[Sequence[object]], t0: float, t1: float, path: str, hold_t: float | None, sound: bool
 ) -> Plain:
-    return _plain_clip(READ_DIRECTLY.clip(_segments(segments), t0, t1, Path(path), hold_t=hold_t, sound=sound))
+    return asdict(READ_DIRECTLY.clip(_segments(segments), t0, t1, Path(path), hold_t=hold_t, sound=sound))
 
 
 def redacted_clip(
@@ -55,7 +55,7 @@ def redacted_clip(
     moments = tuple(ExaminedMoment(**each) for each in redaction["moments"])
     order = ClipRedaction(redaction["hide"], redaction["masks"], moments)
     make = partial(READ_DIRECTLY.redacted_clip, _segments(segments), t0, t1, Path(path), order)
-    return _plain_clip(_after_cameras(make))
+    return asdict(_after_cameras(make))
 
 
 def _after_cameras(work: Callable[[], Made]) -> Made:
@@ -64,18 +64,9 @@ def _after_cameras(work: Callable[[], Made]) -> Made:
         return pool.submit(work).result()
 
 
-def _plain_clip(made: ClipFile) -> Plain:
-    return {
-        "t_start": made.t_start, "t_end": made.t_end, "width": made.size[0], "height": made.size[1],
-        "frames": made.frames, "bytes": made.written.bytes, "sha256": made.written.sha256, "note": made.note,
-        "codec": made.codec, "sound": made.sound,
-    }  # fmt: skip
-
-
 def rendition(source: str, path: str) -> Plain:
     make = partial(READ_DIRECTLY.rendition, Path(source), Path(path))
-    written = make() if _length_s(source) <= SOON_S else _after_cameras(make)
-    return {"bytes": written.bytes, "sha256": written.sha256}
+    return asdict(make() if _length_s(source) <= SOON_S else _after_cameras(make))
 
 
 def _length_s(source: str) -> float:
@@ -91,12 +82,7 @@ def longest_step_s(segments: Sequence[Sequence[object]]) -> float:
 
 def recover(path: str) -> Plain | None:
     found = recover_segment(Path(path))
-    if found is None:
-        return None
-    return {
-        "seconds": found.seconds, "frames": found.frames, "codec": found.codec, "width": found.size[0],
-        "height": found.size[1], "bytes": found.bytes,
-    }  # fmt: skip
+    return None if found is None else asdict(found)
 
 
 def _segments(plain: Sequence[Sequence[object]]) -> list[RecordedSegment]:

@@ -94,7 +94,7 @@ FRAGMENT_S = 0.5  # live video is as far behind, and a kill loses as much
 _TIME_BASE = Fraction(1, 90_000)
 _MP4 = frozenset({"h264", "hevc", "av1", "mpeg4", "mjpeg", "vp9", "mpeg2video", "mpeg1video"})
 _MATROSKA = frozenset({"vp8", "theora", "ffv1", "huffyuv", "rawvideo", "msmpeg4v3", "wmv2", "prores", "h263"})
-_FLUSH_PACKETS = 0x0200  # AVFMT_FLAG_FLUSH_PACKETS, libavformat/avformat.h
+FLUSH_PACKETS = 0x0200  # AVFMT_FLAG_FLUSH_PACKETS, libavformat/avformat.h
 _FORMAT = {".mp4": "mp4", ".mkv": "matroska"}
 _OPTIONS = {
     ".mp4": {
@@ -149,7 +149,7 @@ class SegmentWriter:
         self._file = file
         try:
             self._muxer = av.open(file, "w", format=_FORMAT[suffix], options=_OPTIONS[suffix])
-            self._muxer.flags |= _FLUSH_PACKETS
+            self._muxer.flags |= FLUSH_PACKETS
             # opaque: by the decoder's codec, since there need not be an encoder for what is only copied.
             self._out = self._muxer.add_stream_from_template(info.stream, opaque=True)
             self._out.time_base = _TIME_BASE

@@ -66,19 +66,21 @@ def redact(image: Pixels, hidden: Redaction) -> Pixels:
     elif hidden.blur == "people" and hidden.others:
         redacted = image.copy()
         for box in hidden.others:
-            part = _part(redacted, _grown(box, GROW))
+            part = _part(redacted, grown(box, GROW))
             part[:] = mosaic(part)
     if redacted is not image:
         for box in hidden.own:
-            _part(redacted, _grown(box, OWN_GROW))[:] = _part(image, _grown(box, OWN_GROW))
+            _part(redacted, grown(box, OWN_GROW))[:] = _part(image, grown(box, OWN_GROW))
     return _masked(redacted, hidden)
 
 
-def crop_region(box: Box, width: int, height: int) -> tuple[int, int, int, int]:
-    """Return the square around `box` (shares) in pixels (left, top, right, bottom), moved or cut to fit the frame."""
+def crop_region(box: Box, width: int, height: int, context: float = CONTEXT) -> tuple[int, int, int, int]:
+    """Return the square around `box` (shares) in pixels (left, top, right, bottom), moved or cut to fit the frame.
+
+    context: its side in longer sides of the box.
+    """
     x1, y1, x2, y2 = box
-    side = max((x2 - x1) * width, (y2 - y1) * height) * CONTEXT
-    side = max(side, REGION_SIDE_MIN)
+    side = max((x2 - x1) * width * context, (y2 - y1) * height * context, REGION_SIDE_MIN)
     left, right = span_inside((x1 + x2) / 2 * width, side, width)
     top, bottom = span_inside((y1 + y2) / 2 * height, side, height)
     return left, top, right, bottom
@@ -127,7 +129,7 @@ def _masked(image: Pixels, hidden: Redaction) -> Pixels:
     return painted
 
 
-def _grown(box: Box, share: float) -> Box:
+def grown(box: Box, share: float) -> Box:
     dx, dy = (box[2] - box[0]) * share, (box[3] - box[1]) * share
     return box[0] - dx, box[1] - dy, box[2] + dx, box[3] + dy
 
@@ -255,11 +257,11 @@ def load_still(path: Path, t: float) -> Still:
     return Still(t, np.asarray(image, np.uint8))
 
 
-def crop(image: NDArray[np.uint8], box: Box, margin: float = CROP_MARGIN) -> NDArray[np.uint8]:
-    """Return the part of an image around `box` (shares), widened by `margin` of it on each side, at least 96 px."""
+def crop(image: NDArray[np.uint8], box: Box) -> NDArray[np.uint8]:
+    """Return the part of an image around `box` (shares), widened by CROP_MARGIN, of at least CROP_SIDE_MIN pixels."""
     height, width = image.shape[:2]
-    x0, x1 = _stretch(box[0] * width, box[2] * width, margin, width)
-    y0, y1 = _stretch(box[1] * height, box[3] * height, margin, height)
+    x0, x1 = _stretch(box[0] * width, box[2] * width, width)
+    y0, y1 = _stretch(box[1] * height, box[3] * height, height)
     return np.ascontiguousarray(image[y0:y1, x0:x1])
 
 
@@ -270,8 +272,8 @@ def span_inside(middle: float, length: float, limit: int) -> tuple[int, int]:
     return begin, begin + whole
 
 
-def _stretch(low: float, high: float, margin: float, limit: int) -> tuple[int, int]:
-    half = max((high - low) * (0.5 + margin), CROP_SIDE_MIN / 2)
+def _stretch(low: float, high: float, limit: int) -> tuple[int, int]:
+    half = max((high - low) * (0.5 + CROP_MARGIN), CROP_SIDE_MIN / 2)
     middle = (low + high) / 2
     begin = int(max(0, min(middle - half, limit - 1)))
     return begin, int(max(begin + 1, min(middle + half, limit)))

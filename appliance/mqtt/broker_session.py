@@ -9,14 +9,14 @@ import logging
 import select
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from appliance.base.backoff import Backoff
-from appliance.base.clock import Clock
+from appliance.base.clock import Clock, SystemClock
 from appliance.base.errors import MissingDependency, UsageError
 from appliance.base.tcpinfo import bytes_on_wire, failed_connect_bytes, ip_version, segment_bytes_max, tcp_bytes
 from appliance.base.telemetry import LogThrottle
@@ -26,9 +26,6 @@ from appliance.mqtt.discovery import OFFLINE
 
 if TYPE_CHECKING:
     from paho.mqtt.client import Client
-from collections.abc import Iterator
-
-from appliance.base.clock import SystemClock
 
 CONNECT_S_MAX = 5.0  # lost SYNs are repeated after 1 and 3 s
 ANSWER_S_MAX = 10.0  # for the broker's answer to our greeting

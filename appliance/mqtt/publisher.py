@@ -382,12 +382,13 @@ class MqttPublisher:
 
     def _clear_erased(self) -> None:
         """Clear what the broker keeps of alerts that are erased."""
+        existing = self._deps.alerts.existing({*self._last.values(), *(still.alert for still in self._stills.values())})
         for camera, alert in list(self._last.items()):
-            if self._deps.alerts.camera_of(alert) is None:
+            if alert not in existing:
                 del self._last[camera]
                 self._set(self._topics.last_alert(camera), b"", camera)
         for camera, still in list(self._stills.items()):
-            if self._deps.alerts.camera_of(still.alert) is None:
+            if still.alert not in existing:
                 self._clear_still(camera)
 
     def _clear_still(self, camera: str) -> None:

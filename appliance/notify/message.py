@@ -368,15 +368,16 @@ class SnoozeLinks:
 
     def _token(self, target: str, camera: str, rule: str, message_id: str, expires_t: float) -> str:
         body = json.dumps([target, camera, rule, message_id, round(expires_t)], separators=(",", ":")).encode()
-        head = _encoded(body)
-        return f"{head}.{_encoded(self._signature(head))}"
+        head = encode(body)
+        return f"{head}.{encode(self._signature(head))}"
 
     def _signature(self, head: str) -> bytes:
         self._key = self._key or own_key(self._path, lambda: secrets.token_bytes(32))
         return hmac.new(self._key, f"snooze|{head}".encode(), hashlib.sha256).digest()[:_SIGNATURE_BYTES]
 
 
-def _encoded(data: bytes) -> str:
+def encode(data: bytes) -> str:
+    """base64url without padding."""
     return base64.urlsafe_b64encode(data).decode().rstrip("=")
 
 

@@ -320,10 +320,7 @@ def _chosen(targets: Mapping[str, Target], name: str | None) -> Mapping[str, Tar
 async def send_test(site: str, public_url: str, name: str, target: Target, push: PushMeans | None = None) -> SendResult:
     """Send a test message and say what came of it. push: for a target of that kind. Raises UsageError."""
     clock = SystemClock()
-    try:
-        sender = new_sender(name, target, clock, push)
-    except UsageError as error:
-        raise UsageError(f"notify.{name}: {error}") from None
+    sender = _made(name, target, clock, partial(new_sender, push=push))
     try:
         builder = MessageBuilder(site, public_url, lambda event: False)
         return await sender.send(builder.test(name, clock.now()))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from urllib.parse import urlsplit
 
 from appliance.base.credentials import own_key
 from appliance.base.errors import UsageError
+from appliance.notify.message import encode
 from appliance.store.paths import KEYS
 from appliance.store.push_subscriptions import PushSubscriptionStore
 
@@ -33,9 +33,9 @@ class VapidKey:
     @property
     def public(self) -> str:
         """As browsers want it (`applicationServerKey`). Raises MissingDependency."""
-        from appliance.notify.push_sender import public_point
+        from appliance.notify.push_sender import point
 
-        return encode(public_point(self._private()))
+        return encode(point(self._private().public_key()))
 
     def authorization(self, endpoint: str, contact: str, now: float) -> str:
         """Return the header of a message to `endpoint`.
@@ -74,8 +74,3 @@ class PushMeans:
     contact: str
     only: str = ""
     in_hours: Callable[[str, float], bool] = lambda hours, t: False
-
-
-def encode(data: bytes) -> str:
-    """base64url without padding."""
-    return base64.urlsafe_b64encode(data).decode().rstrip("=")

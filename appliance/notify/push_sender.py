@@ -173,7 +173,7 @@ def encrypt(plain: bytes, p256dh: bytes, auth: bytes) -> bytes:
         raise UsageError(f"a push message has at most {PLAIN_BYTES_MAX} bytes")
     browser = browser_key(p256dh, auth)
     own = ec.generate_private_key(ec.SECP256R1())
-    public, salt = _point(own.public_key()), os.urandom(16)
+    public, salt = point(own.public_key()), os.urandom(16)
     shared = own.exchange(ec.ECDH(), browser)
     secret = _derived(shared, auth, b"WebPush: info\x00" + p256dh + public, 32)
     key = _derived(secret, salt, b"Content-Encoding: aes128gcm\x00", 16)
@@ -208,18 +208,14 @@ def load_key(pem: bytes) -> ec.EllipticCurvePrivateKey | None:
     return loaded if isinstance(loaded, ec.EllipticCurvePrivateKey) else None
 
 
-def public_point(key: ec.EllipticCurvePrivateKey) -> bytes:
-    """Return the public key of a private key, uncompressed."""
-    return _point(key.public_key())
-
-
 def sign(key: ec.EllipticCurvePrivateKey, text: bytes) -> bytes:
     """ES256, as JSON web signatures have it (RFC 7518, 3.4)."""
     r, s = decode_dss_signature(key.sign(text, ec.ECDSA(hashes.SHA256())))
     return r.to_bytes(32, "big") + s.to_bytes(32, "big")
 
 
-def _point(key: ec.EllipticCurvePublicKey) -> bytes:
+def point(key: ec.EllipticCurvePublicKey) -> bytes:
+    """Return the key uncompressed."""
     return key.public_bytes(serialization.Encoding.X962, serialization.PublicFormat.UncompressedPoint)
 
 

@@ -19,7 +19,7 @@ from appliance.base.clock import Clock
 from appliance.base.errors import EvidenceError, VedetteError
 from appliance.detect.detector import ObjectDetector, VariableInput
 from appliance.media.recorded import RecordedSegment
-from appliance.media.stills import Still, cut_still, cut_stills, span_inside
+from appliance.media.stills import CONTEXT, Still, crop_region, cut_still, cut_stills
 from appliance.store.paths import SEGMENTS, inside
 from appliance.types import (
     Box,
@@ -40,9 +40,7 @@ CROPS_MAX, SEGMENTS_MAX = 8, 16  # of one command
 NICE = 10  # of the worker's thread: recording and live detection come first
 # Larger is not better: a network sees best what is as large as the objects it learnt from. An object enlarged to two
 # fifths of the input is missed more often than one of a quarter.
-CONTEXT = 2.5  # side of a crop in longer sides of the box
 SHARE = 0.7  # of the network's input that a crop takes, so that the object takes 0.28 of it
-SIDE_MIN = 96  # pixels of the camera's frame
 IMAGES_MAX = 8  # pictures that were sent in, of one command; each costs an inference
 WHOLE: Box = (0.0, 0.0, 1.0, 1.0)
 
@@ -51,17 +49,12 @@ Region = tuple[int, int, int, int]
 """left, top, right, bottom, in pixels."""
 
 
-def crop_region(box: Box, width: int, height: int, step: int) -> Region:
-    """Return the square around `box` (shares) in a frame of `width` x `height`, moved or cut to lie in it.
+def crop_context(step: int) -> float:
+    """Return the side of a crop in longer sides of the box.
 
     step: see `crop_size`. A network of fixed shape sees as much more around the object as there is room for.
     """
-    context = CONTEXT if step else CONTEXT / SHARE
-    x1, y1, x2, y2 = box
-    side = max((x2 - x1) * width * context, (y2 - y1) * height * context, SIDE_MIN)
-    left, right = span_inside((x1 + x2) / 2 * width, side, width)
-    top, bottom = span_inside((y1 + y2) / 2 * height, side, height)
-    return left, top, right, bottom
+    return CONTEXT if step else CONTEXT / SHARE
 
 
 def crop_size(whole: tuple[int, int], step: int) -> tuple[int, int]:
@@ -218,7 +211,7 @@ def _detect_in(detector: ObjectDetector, images: Sequence[str]) -> tuple[CropRes
 
 def _check_crop(detector: ObjectDetector, crop: CropRequest, still: Still) -> CropResult:
     step = detector.shape_step if isinstance(detector, VariableInput) else 0
-    region = crop_region(crop.box, *still.size, step)
+    region = crop_region(crop.box, *still.size, crop_context(step))
     size = crop_size(detector.preferred_size(region[2] - region[0], region[3] - region[1]), step)
     seen = detector.detect([crop_image(still.image, region, size)])[0]
     return CropResult(t=crop.t, box=crop.box, found=found_objects(seen, detector.labels, region, still.size))

@@ -185,7 +185,7 @@ def decide(case: RouterCase, settings: EscalationConfig) -> RouterDecision:
     first = _first_evidence(inputs, settings, edge)
     value = value_of(inputs, case.cost(first))
     kept = _Kept() if case.requested else _kept(inputs, value, settings.router)
-    if kept.reason and not in_sample(case.alert, kept.share):
+    if kept.reason and not is_drawn(f"audit|{case.alert}", kept.share):
         return RouterDecision("never", kept.reason, evidence=first, value=value, cost=case.cost(first), edge=edge)
     audited = bool(kept.reason) and not kept.learning
     urgent = case.requested or (inputs.severity == "alert" and not audited)
@@ -264,10 +264,9 @@ def value_of(inputs: RouteInputs, cost: EscalationCost) -> float:
     return round(grave * new * inputs.calibrated.chance * TUNING.value_bytes / max(1, cost.bytes), 4)
 
 
-def in_sample(alert: str, share: float) -> bool:
-    """Return True if the alert is one of a sample of this share. Its id decides, so a replay draws the same ones."""
-    drawn = int.from_bytes(hashlib.sha256(f"audit|{alert}".encode()).digest()[:8], "big")
-    return drawn < share * 2.0**64
+def is_drawn(what: str, share: float) -> bool:
+    """Return True if `what` is in a sample of this share. Its text decides, so a replay draws the same ones."""
+    return int.from_bytes(hashlib.sha256(what.encode()).digest()[:8], "big") < share * 2.0**64
 
 
 def expected_bytes(settings: EscalationConfig) -> tuple[int, ...]:

@@ -39,6 +39,7 @@ from appliance.types import (
     Route,
     RouteCost,
     RouteInputs,
+    Severity,
     StreamHeader,
     SystemLoad,
     TrackStability,
@@ -138,6 +139,13 @@ class RouterContext:
         steps = zip(self.bytes_, EVIDENCE_STEPS, strict=False)
         return tuple(self.budget.cost(bytes_, camera, step) for bytes_, step in steps)
 
+    def off_peak_left_s(self, severity: Severity, now: float) -> float | None:
+        """Return the seconds until the off-peak hours for which alerts of this severity wait; None: they do not."""
+        hours = self.settings.off_peak
+        if hours is None or self.off_peak_in_s is None or severity not in hours.severities:
+            return None
+        return self.off_peak_in_s(now)
+
 
 class EscalationPlanner:
     """Decides about the alerts of one camera. Owner: the core or a replay, in one thread.
@@ -215,19 +223,10 @@ class EscalationPlanner:
         inputs = replace(known, privacy=self._context.privacy(event), system_load=load, audit_share=0.0, audit_of="")
         case = self._case(alert, rule, inputs, now, requested=requested)
         decision = decide(case, self._context.settings)
-        route = self._route(alert, event, decision, inputs)
         open_ = self._open.get(alert.id)
         if open_ is not None:
             open_.decision = decision
-        if not decision.ask:
-            return RoutePlan(route, event)
-        if decision.when == "now":
-            self._context.budget.spend(decision.cost, now)
-        for seen in self._tracks_of(alert, event):
-            if seen.t_first <= event.t:  # else it is a track of a later run with the same number
-                self._recent.record(rule.name, alert.severity, seen)
-        escalation = build_escalation(alert, event, rule, site=self._context.site, model=self._model, now=now)
-        return RoutePlan(replace(route, question=escalation.question), event, escalation)
+        return self._planned(alert, event, rule, decision, case)
 
     def ask(self, asked: ApiEscalation, now: float) -> RoutePlan:
         """Return a plan for a question that came with its pictures."""
@@ -267,16 +266,21 @@ class EscalationPlanner:
         if before is not None and not _changes(before, decision):
             return None
         open_.decision = decision
+        planned = self._planned(alert, event, rule, decision, case)
+        return replace(planned, released=decision.ask and before is not None and before.ask)
+
+    def _planned(self, alert: Alert, event: Event, rule: Rule, decision: RouterDecision, case: RouterCase) -> RoutePlan:
+        """Return the plan by a decision, and count what it spends."""
         route = self._route(alert, event, decision, case.inputs)
         if not decision.ask:
             return RoutePlan(route, event)
         if decision.when == "now":
-            self._context.budget.spend(decision.cost, now)
+            self._context.budget.spend(decision.cost, case.now)
         for seen in self._tracks_of(alert, event):
-            self._recent.record(rule.name, alert.severity, seen)
-        escalation = build_escalation(alert, event, rule, site=self._context.site, model=self._model, now=now)
-        route = replace(route, question=escalation.question)
-        return RoutePlan(route, event, escalation, released=before is not None and before.ask)
+            if seen.t_first <= event.t:  # else it is a track of a later run with the same number
+                self._recent.record(rule.name, alert.severity, seen)
+        escalation = build_escalation(alert, event, rule, site=self._context.site, model=self._model, now=case.now)
+        return RoutePlan(replace(route, question=escalation.question), event, escalation)
 
     def _case(
         self, alert: Alert, rule: Rule, inputs: RouteInputs, now: float, *, requested: bool = False
@@ -356,11 +360,9 @@ class EscalationPlanner:
 def _system_load(context: RouterContext, alert: Alert, now: float) -> SystemLoad:
     """Return the load of now, with the off-peak hours of the alert's severity and what is left of the budget."""
     left = [max(0.0, 1 - each.spent / each.amount) if each.amount else 0.0 for each in context.budget.limits(now)]
-    hours, until = context.settings.off_peak, context.off_peak_in_s
-    waits = hours is not None and alert.severity in hours.severities
     return replace(
         context.system_load,
-        off_peak_in_s=until(now) if waits and until is not None else None,
+        off_peak_in_s=context.off_peak_left_s(alert.severity, now),
         budget_left=round(min(left), _DIGITS) if left else None,
     )
 

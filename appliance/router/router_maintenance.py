@@ -15,10 +15,11 @@ from appliance.base.machine import load_per_core
 from appliance.broker.nats_connection import LinkState
 from appliance.config import EscalationConfig, Rule
 from appliance.router.calibration import UNTRAINED
-from appliance.router.decide import Postponement, must_wait
+from appliance.router.decide import Postponement, is_drawn, must_wait
 from appliance.router.escalation_planner import RouterContext, escalation_id
 from appliance.store.decisions import DecisionStore
 from appliance.store.escalations import EscalationRow, EscalationStore
+from appliance.store.meter import Meter, Metric, MetricName
 from appliance.types import EVIDENCE_STEPS, EvidenceStep, FrameBoxes, SystemLoad
 
 logger = logging.getLogger(__name__)
@@ -48,6 +49,7 @@ class RouterMaintenance:
         decisions: DecisionStore,
         escalations: EscalationStore,
         context: RouterContext,
+        meter: Meter,
         clock: Clock,
         system_load: Callable[[], SystemLoad] = SystemLoad,
     ) -> None:
@@ -55,6 +57,7 @@ class RouterMaintenance:
         self._decisions = decisions
         self._escalations = escalations
         self._context = context
+        self._meter = meter
         self._clock = clock
         self._system_load = system_load
         self._learn_at = self._count_at = float("-inf")
@@ -109,7 +112,7 @@ class RouterMaintenance:
         old = now - row.times.created_t > settings.expire_hours * 3600
         if old and self._clock.monotonic() >= self._trusted_at:
             why = f"given up after {settings.expire_hours:g} h: it waited for {_WAITED[row.wait]}"
-            write(lambda: self._escalations.expire_postponed(row, why))
+            write(lambda: self._expire(row, why))
             return
         wait = self._wait(row, settings, now)
         if wait is None:
@@ -120,6 +123,10 @@ class RouterMaintenance:
             until_t = wait.until_t
             if wait.why != row.wait or until_t is None or abs(until_t - (row.until_t or 0)) > UNTIL_CHANGE_S:
                 write(lambda: self._escalations.postpone(row, wait.why, until_t))
+
+    def _expire(self, row: EscalationRow, why: str) -> None:
+        if self._escalations.expire_postponed(row, why):
+            self._meter.add(row.camera, Metric(MetricName.OUTBOX_EXPIRED), 1)
 
     def _wait(self, row: EscalationRow, settings: EscalationConfig, now: float) -> Postponement | None:
         """Return the reason why a stored escalation still waits, by the rules of `decide` with present inputs.
@@ -132,9 +139,7 @@ class RouterMaintenance:
         load = context.system_load
         if load.queue_age_s is not None and row.wait == "queue":
             load = replace(load, queue_age_s=2 * load.queue_age_s)
-        hours = settings.off_peak
-        known = hours is not None and row.body.severity in hours.severities and context.off_peak_in_s is not None
-        load = replace(load, off_peak_in_s=context.off_peak_in_s(now) if known and context.off_peak_in_s else None)
+        load = replace(load, off_peak_in_s=context.off_peak_left_s(row.body.severity, now))
         cost = context.costs(row.camera)[_step(row, settings)]
         return must_wait(load, cost, context.budget.limits(now), settings, now, urgent)
 
@@ -205,7 +210,7 @@ class SilentFrameAudit:
         return SilentFrame(self._escalation(slot, boxes, labels, model, now), labels, run)
 
     def _is_drawn(self, slot: int) -> bool:
-        return _fraction(f"silent|{self._context.site}|{self._camera}|{slot}") < self._share
+        return is_drawn(f"silent|{self._context.site}|{self._camera}|{slot}", self._share)
 
     def _has_room(self, now: float) -> bool:
         """Return True if the budget suffices now without the reserve for alerts; an audit is never postponed."""
@@ -213,10 +218,7 @@ class SilentFrameAudit:
         load = context.system_load
         if load.link_up is False:
             return False
-        hours = settings.off_peak
-        waits = hours is not None and "info" in hours.severities and context.off_peak_in_s is not None
-        off_peak_in_s = context.off_peak_in_s(now) if waits and context.off_peak_in_s else None
-        load = replace(load, offload=False, off_peak_in_s=off_peak_in_s)
+        load = replace(load, offload=False, off_peak_in_s=context.off_peak_left_s("info", now))
         cost = context.budget.cost(context.bytes_[0] + settings.frame_bytes_max, self._camera, "frames")
         if must_wait(load, cost, context.budget.limits(now), settings, now, urgent=False) is not None:
             return False
@@ -243,10 +245,6 @@ class SilentFrameAudit:
             created_t=now,
             model=model,
         )
-
-
-def _fraction(text: str) -> float:
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") / 2.0**64
 
 
 class AnnouncedPool(Protocol):

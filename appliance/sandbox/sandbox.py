@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from appliance.base.child_modules import SANDBOX, ChildCpu, end_child, exit_text
-from appliance.base.clock import Clock, SystemClock
+from appliance.base.clock import SystemClock
 from appliance.base.errors import VedetteError, printable
 from appliance.base.process_memory import TRIM_EVERY_S
 from appliance.sandbox.sandbox_channel import Value, receive, send
@@ -96,7 +96,6 @@ class Sandbox:
         limits: SandboxLimits,
         folders: SandboxFolders | None = None,
         raises: Sequence[type[VedetteError]] = (),
-        clock: Clock | None = None,
     ) -> None:
         """Prepare the sandbox; the first call starts the child.
 
@@ -107,7 +106,7 @@ class Sandbox:
         self._limits = limits
         self._folders = folders or SandboxFolders()
         self._raises = {each.__name__: each for each in raises}
-        self._clock = clock or SystemClock()
+        self._clock = SystemClock()
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._child: subprocess.Popen[bytes] | None = None

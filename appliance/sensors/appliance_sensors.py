@@ -18,15 +18,15 @@ from appliance.base.clock import SystemClock
 from appliance.base.machine import Temperature
 from appliance.sensors.linux_sensors import (
     NOTHING,
-    CpuThrottleCounters,
     EnergyReading,
-    JetsonOvercurrentCounters,
     JetsonPowerRails,
     MemoryReading,
     RaplCounters,
     SensorReader,
     SensorReading,
     ThermalZones,
+    cpu_throttle_counters,
+    jetson_overcurrent_counters,
     matching,
     merged,
     number_of,
@@ -83,8 +83,8 @@ class ApplianceSensors:
         """
         zones = ThermalZones(root)
         readers: list[SensorReader] = [
-            zones, CpuThrottleCounters(root), RaplCounters(root), JetsonPowerRails(root),
-            JetsonOvercurrentCounters(root),
+            zones, cpu_throttle_counters(root), RaplCounters(root), JetsonPowerRails(root),
+            jetson_overcurrent_counters(root),
         ]  # fmt: skip
         if "Raspberry Pi" in (text_of(root / "proc/device-tree/model") or ""):
             readers.append(RaspberryPiFirmware(root, with_temperature=not zones.read().temperatures))

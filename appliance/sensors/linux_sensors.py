@@ -15,6 +15,7 @@ from appliance.base import machine
 from appliance.base.machine import Temperature
 
 PAUSE_S_MAX = 60.0  # after a longer pause power says nothing of what was between
+FILES_MAX = 256  # that are read at one place
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,23 +127,6 @@ INSIDE_ANOTHER = ("VDDQ_VDD2_1V8AO",)
 CHANNELS = (1, 2, 3)  # of an ina3221
 
 
-class RisingCounters:
-    """Files that each hold a count since the machine's start. State: the counts of the last look."""
-
-    def __init__(self, files: Sequence[Path]) -> None:
-        self._files = tuple(files)
-        self._counts: dict[Path, int] | None = None
-
-    def rose(self) -> bool | None:
-        """Return True if any has risen since the last reading; None: there is none that can be read."""
-        before = self._counts
-        now = {path: count for path in self._files if (count := number_of(path)) is not None}
-        self._counts = now
-        if not now:
-            return None
-        return before is not None and any(count > before.get(path, count) for path, count in now.items())
-
-
 def text_of(path: Path) -> str | None:
     """Return the file's text without the white space around it; None: it is not there, or cannot be read now."""
     try:
@@ -160,10 +144,10 @@ def number_of(path: Path, base: int = 10) -> int | None:
         return None
 
 
-def matching(folder: Path, pattern: str, at_most: int = 256) -> list[Path]:
+def matching(folder: Path, pattern: str) -> list[Path]:
     """Return the matching paths, sorted; []: there are none, or no file descriptor is left to list them with."""
     try:
-        return sorted(folder.glob(pattern))[:at_most]
+        return sorted(folder.glob(pattern))[:FILES_MAX]
     except OSError:
         return []
 
@@ -182,24 +166,45 @@ class ThermalZones:
         return SensorReading(tuple(machine.temperatures(self._folder)))
 
 
-class CpuThrottleCounters:
-    """Counters of how often heat slowed down Intel processors since the start.
+class ThrottleCounters:
+    """Files that each hold how often something was slowed down since the machine's start.
+
+    State: the counts of the last reading. It is throttled while any of them rises.
+    """
+
+    def __init__(self, files: Sequence[Path], text: str) -> None:
+        """text: what is said while it is throttled."""
+        self._files = tuple(files)
+        self._text = text
+        self._counts: dict[Path, int] | None = None
+
+    def read(self) -> SensorReading:
+        before = self._counts
+        now = {path: count for path in self._files if (count := number_of(path)) is not None}
+        self._counts = now
+        if not now:
+            return NOTHING
+        rose = before is not None and any(count > before.get(path, count) for path, count in now.items())
+        return SensorReading(throttling=(self._text,) if rose else ())
+
+
+def cpu_throttle_counters(root: Path) -> ThrottleCounters:
+    """Return the counters of how often heat slowed down Intel processors.
 
     `/sys/devices/system/cpu/cpu*/thermal_throttle/{core,package}_throttle_count` (kernel:
     Documentation/admin-guide/thermal, therm_throt.c).
-
-    State: the counts of the last reading. A processor is throttled while they rise.
     """
+    files = matching(root / "sys/devices/system/cpu", "cpu[0-9]*/thermal_throttle/*_throttle_count")
+    return ThrottleCounters(files, "the processor is slowed down by heat")
 
-    def __init__(self, root: Path) -> None:
-        files = matching(root / "sys/devices/system/cpu", "cpu[0-9]*/thermal_throttle/*_throttle_count")
-        self._counters = RisingCounters(files)
 
-    def read(self) -> SensorReading:
-        rose = self._counters.rose()
-        if rose is None:
-            return NOTHING
-        return SensorReading(throttling=("the processor is slowed down by heat",) if rose else ())
+def jetson_overcurrent_counters(root: Path) -> ThrottleCounters:
+    """Return the counters `/sys/class/hwmon/hwmon*/oc{1-3}_event_cnt`: how often clocks were lowered.
+
+    NVIDIA: Jetson Linux Developer Guide, Jetson Orin, Over-Current.
+    """
+    files = matching(root / "sys/class/hwmon", "hwmon*/oc[0-9]_event_cnt")
+    return ThrottleCounters(files, "the Jetson is slowed down by over-current")
 
 
 class RaplCounters:
@@ -263,22 +268,6 @@ class JetsonPowerRails:
             return NOTHING
         named = " + ".join(sorted(summed))
         return SensorReading(energy=(EnergyReading(f"Jetson {named}", True, sum(summed.values())),))
-
-
-class JetsonOvercurrentCounters:
-    """The counters `/sys/class/hwmon/hwmon*/oc{1-3}_event_cnt`: how often clocks were lowered since the start.
-
-    NVIDIA: Jetson Linux Developer Guide, Jetson Orin, Over-Current. The Jetson is throttled while these rise.
-    """
-
-    def __init__(self, root: Path) -> None:
-        self._counters = RisingCounters(matching(root / "sys/class/hwmon", "hwmon*/oc[0-9]_event_cnt"))
-
-    def read(self) -> SensorReading:
-        rose = self._counters.rose()
-        if rose is None:
-            return NOTHING
-        return SensorReading(throttling=("the Jetson is slowed down by over-current",) if rose else ())
 
 
 def _rails(chip: Path) -> list[tuple[str, float]]:

@@ -258,6 +258,11 @@ class AlertStore:
         row = self._db.row("SELECT camera FROM alert WHERE id = ?", (alert_id,))
         return None if row is None else row["camera"]
 
+    def existing(self, alert_ids: Collection[str]) -> set[str]:
+        """Return those of these alerts that there are."""
+        query = f"SELECT id FROM alert WHERE id IN ({', '.join('?' * len(alert_ids))})"
+        return {row["id"] for row in self._db.rows(query, tuple(alert_ids))}
+
     def changed_since(self, rev: int, limit: int = 100) -> list[AlertRow]:
         """Alerts changed after `rev`, oldest change first: go on from the last row's `rev`."""
         query = f"SELECT {ALERT_COLUMNS} FROM alert WHERE rev > ? AND audit = 0 ORDER BY rev LIMIT ?"

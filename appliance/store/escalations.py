@@ -230,14 +230,19 @@ class EscalationStore:
             durable=False,
         )
 
-    def expire_postponed(self, row: EscalationRow, error: str) -> None:
-        """Give up a postponed escalation whose wait was too long; `error` says so to people."""
+    def expire_postponed(self, row: EscalationRow, error: str) -> bool:
+        """Give up a postponed escalation whose wait was too long; `error` says so to people.
+
+        False: it waits no more, and nothing is changed.
+        """
         with self._db.transaction() as connection:
-            connection.execute(
+            changed = connection.execute(
                 f"UPDATE escalation SET state = 'expired', wait = '', error = ? WHERE id = ? AND {POSTPONED}",
                 (error, row.id),
             )
-            bump_rev(self._db, connection, row.alert)
+            if changed.rowcount:
+                bump_rev(self._db, connection, row.alert)
+        return changed.rowcount > 0
 
     def queue_age_s(self, now: float) -> float:
         """Return for how many seconds the oldest escalation that may be sent has waited; 0: none waits."""

@@ -41,6 +41,7 @@ class MetricName(str, Enum):
     UPLINK_BYTES = "uplink_bytes"  # label: the purpose where it is known; "" for every byte
     OUTBOX_DROPPED = "outbox_dropped"
     OUTBOX_DROPPED_BYTES = "outbox_dropped_bytes"
+    OUTBOX_EXPIRED = "outbox_expired"
     NOTICE_LOCAL_BYTES = "notice_local_bytes"  # to a target on the site, so not on the uplink
     HEALTH = "health"  # label: a HealthKind
     HELD_BACK = "held_back"  # events that a cooldown held back; label: the rule

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import sqlite3
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -162,15 +163,13 @@ class Outbox:
 
     # How it ends without a verdict
 
-    def expire(self, t: float) -> int:
-        """Give up escalations that were not sent or not answered in time, and show it; return how many."""
-        count = 0
+    def expire(self, t: float) -> Counter[str]:
+        """Give up escalations that were not sent or not answered in time, and show it; return how many by camera."""
+        count = Counter[str]()
         for priority, age_s in self._expire_s.items():
             while rows := self.queue.made_before(priority, t - age_s, _EXPIRE_BATCH):
                 with self._db.transaction() as connection:  # one flush: a backlog of days is thousands
-                    for row in rows:
-                        self._expire(connection, row, age_s)
-                count += len(rows)
+                    count.update(row.camera for row in rows if self._expire(connection, row, age_s))
         return count
 
     def give_up(self, row: EscalationRow, why: str) -> None:
@@ -213,8 +212,8 @@ class Outbox:
                 found.append(own)
         return found
 
-    def _expire(self, connection: sqlite3.Connection, row: EscalationRow, age_s: float) -> None:
-        """End an escalation that is too old.
+    def _expire(self, connection: sqlite3.Connection, row: EscalationRow, age_s: float) -> bool:
+        """End an escalation that is too old; False when its state is another by now.
 
         If it waits for a further step, the verdict on the earlier step stands: the request could not be sent or was not
         answered.
@@ -230,6 +229,7 @@ class Outbox:
             ended = _end(self._db, connection, row, f"given up after {hours}: {why}")
         if ended:
             self._audit.record_parts(connection, row, self.media_of(row.id), "given up")
+        return ended
 
     # The clock
 

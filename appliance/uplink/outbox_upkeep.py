@@ -6,7 +6,6 @@ import logging
 from pathlib import Path
 
 from appliance.base.clock import Clock, ClockStepDetector
-from appliance.base.errors import StoreError
 from appliance.store.escalations import EscalationRow
 from appliance.store.meter import Meter, Metric, MetricName
 from appliance.store.outbox import Outbox
@@ -22,8 +21,7 @@ class OutboxQuota:
     """Drops the oldest of the least urgent escalations while the waiting ones take more disk than `outbox_mb_max`.
 
     All less urgent escalations are dropped before a more urgent one. An escalation is dropped with its facts and media;
-    the alert, its still and its clip are kept (retention deletes those). Owner: the uplink's task. State: `dropped`,
-    since the start.
+    the alert, its still and its clip are kept (retention deletes those). Owner: the uplink's task.
     """
 
     def __init__(self, outbox: Outbox, root: Path, mb_max: float, meter: Meter) -> None:
@@ -32,7 +30,6 @@ class OutboxQuota:
         self._bytes_max = int(mb_max * 1e6)
         self._mb_max = mb_max
         self._meter = meter
-        self.dropped = 0
 
     def run_once(self) -> int:
         """Free space by dropping at most DROPS_PER_RUN escalations; return how many were dropped. Raise StoreError."""
@@ -54,7 +51,6 @@ class OutboxQuota:
             self._meter.add(row.camera, Metric(MetricName.OUTBOX_DROPPED), 1)
             self._meter.add(row.camera, Metric(MetricName.OUTBOX_DROPPED_BYTES), size)
             count += 1
-        self.dropped += count
         if count:  # else all that is too much still waits for its evidence
             logger.warning("%d escalations were given up: %s", count, why)
         return count
@@ -63,20 +59,21 @@ class OutboxQuota:
         for path in paths:
             try:
                 (self._root / path).unlink(missing_ok=True)
-            except OSError as error:
-                raise StoreError(f"{path} cannot be deleted: {error.strerror}") from None
+            except OSError as error:  # the others are deleted and counted all the same
+                logger.warning("%s cannot be deleted: %s", path, error.strerror)
 
 
 class OutboxUpkeep:
-    """Follows the clock, expires old escalations, and enforces the quota, with and without a link.
+    """Follows the clock, expires and counts old escalations, and enforces the quota, with and without a link.
 
     Owner: the task or thread that empties the outbox. State: when each of these is due next, and a step of the clock
     that is not recorded yet.
     """
 
-    def __init__(self, outbox: Outbox, quota: OutboxQuota, clock: Clock) -> None:
+    def __init__(self, outbox: Outbox, quota: OutboxQuota, meter: Meter, clock: Clock) -> None:
         self._outbox = outbox
         self._quota = quota
+        self._meter = meter
         self._clock = clock
         self._steps = ClockStepDetector(clock)
         self._step_s = 0.0
@@ -88,7 +85,8 @@ class OutboxUpkeep:
         self._follow_clock()
         now = self._clock.monotonic()
         if now >= self._expire_at:
-            self._outbox.expire(self._clock.now())
+            for camera, count in self._outbox.expire(self._clock.now()).items():
+                self._meter.add(camera, Metric(MetricName.OUTBOX_EXPIRED), count)
             self._expire_at = now + EXPIRE_EVERY_S
         if now >= self._quota_at:
             self._quota.run_once()

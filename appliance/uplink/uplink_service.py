@@ -195,7 +195,8 @@ class UplinkLoop:
         self._commits = outbox.commits
         self._region = ""
         self._limiter = RateLimiter(settings, deps.meter, clock, lambda: link.state)
-        self._rows = OutboxUpkeep(outbox, OutboxQuota(outbox, deps.root, settings.outbox_mb_max, deps.meter), clock)
+        quota = OutboxQuota(outbox, deps.root, settings.outbox_mb_max, deps.meter)
+        self._rows = OutboxUpkeep(outbox, quota, deps.meter, clock)
         self.breaker = CloudBreaker(settings.silent_s, clock)
         self._check = OutboxCheck(link, self._publisher, outbox, policy)
         self._sender = EscalationSender(self._publisher, outbox, self._limiter, self.breaker, clock, self._waits)

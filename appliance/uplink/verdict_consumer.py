@@ -211,7 +211,7 @@ class VerdictConsumer:
 
 
 class ConsumerStream:
-    """A pull request for up to BATCH messages, which is renewed when it is used up.
+    """A pull request for up to FETCH_BATCH messages, which is renewed when it is used up.
 
     nats-py's own `fetch` returns a batch when it is full or its time is over, so the first message would wait for
     others. State: how many messages the request may still bring. Owner: one task, for one connection.
@@ -240,7 +240,7 @@ class ConsumerStream:
                 await self._subscription.unsubscribe()
 
     async def next(self) -> list[Msg]:
-        """Wait for the next message and return it with those that arrived with it, at most TOGETHER_MAX.
+        """Wait for the next message and return it with those that arrived with it, at most TRANSACTION_BATCH_MAX.
 
         Raise UplinkError when the connection or the consumer is gone.
         """

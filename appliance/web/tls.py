@@ -218,6 +218,11 @@ def _addresses() -> list[str]:
     return found
 
 
+def certificate_end_t(pem: bytes) -> float:
+    """Return the UTC seconds at which the first certificate runs out. Raises ValueError."""
+    return x509.load_pem_x509_certificate(pem).not_valid_after_utc.timestamp()
+
+
 def _facts(certificate: x509.Certificate, *, own: bool) -> CertificateFacts:
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value

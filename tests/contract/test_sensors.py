@@ -18,14 +18,14 @@ from appliance.detect.accelerators import start_helper
 from appliance.sensors.appliance_sensors import SYSFS_FLAGS, HailoChips, NvidiaGpus, RaspberryPiFirmware
 from appliance.sensors.linux_sensors import (
     NOTHING,
-    CpuThrottleCounters,
     EnergyReading,
-    JetsonOvercurrentCounters,
     JetsonPowerRails,
     RaplCounters,
     SensorReader,
     SensorReading,
     ThermalZones,
+    cpu_throttle_counters,
+    jetson_overcurrent_counters,
 )
 from tests.support.hailo_files import FakeDevice
 from tests.support.sensor_files import VCGENCMD, write_files
@@ -111,7 +111,7 @@ CASES = {
         SensorReading((Temperature("cpu-thermal", 61.5),)),
     ),
     "x86 throttle counters": Case(
-        lambda root, _: CpuThrottleCounters(root),
+        lambda root, _: cpu_throttle_counters(root),
         {f"{X86}/core_throttle_count": "7\n", f"{X86}/package_throttle_count": "0\n"},
         SensorReading(throttling=()),
     ),
@@ -143,7 +143,7 @@ CASES = {
         SensorReading(energy=(EnergyReading("Jetson VDD_GPU_SOC + VIN_SYS_5V0", is_whole=True, watts=7.8),)),
     ),
     "Jetson over-current": Case(
-        lambda root, _: JetsonOvercurrentCounters(root),
+        lambda root, _: jetson_overcurrent_counters(root),
         {f"{HWMON}/hwmon5/oc1_event_cnt": "3\n"},
         SensorReading(throttling=()),
     ),

@@ -13,6 +13,7 @@ import itertools
 import json
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -250,7 +251,7 @@ def _paid_on_redelivery(patch: pytest.MonkeyPatch) -> None:
 
 
 def _deadline_ignored(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Outbox, "expire", lambda self, t: 0)
+    patch.setattr(Outbox, "expire", lambda self, t: Counter())
 
 
 def _escalation_outside_the_transaction(patch: pytest.MonkeyPatch) -> None:

@@ -196,7 +196,7 @@ def test_on_a_site_without_an_uplink_it_has_the_last_word(tmp_path: Path, stub: 
         outbox = here.outbox
         quota = OutboxQuota(outbox, here.root, 1000.0, here.meter)
         reasons = Reasons(away="this site asks no cloud")
-        reasons.sources = replace(reasons.sources, upkeep=OutboxUpkeep(outbox, quota, here.clock).run_once)
+        reasons.sources = replace(reasons.sources, upkeep=OutboxUpkeep(outbox, quota, here.meter, here.clock).run_once)
         with judging(here, stub, reasons) as local:
             until(lambda: here.settled(1, 2) and here.count("expired") == 1, 60)
             assert local.state.in_use
@@ -208,7 +208,7 @@ def test_on_a_site_without_an_uplink_it_has_the_last_word(tmp_path: Path, stub: 
         outbox = Outbox(here.db, expire_s=0.0)  # so old is what nobody could judge
         reasons.shed = "the appliance is hot"
         quota = OutboxQuota(outbox, here.root, 1000.0, here.meter)
-        reasons.sources = replace(reasons.sources, upkeep=OutboxUpkeep(outbox, quota, here.clock).run_once)
+        reasons.sources = replace(reasons.sources, upkeep=OutboxUpkeep(outbox, quota, here.meter, here.clock).run_once)
         here.ask(4)
         with judging(here, stub, reasons) as local:
             until(lambda: here.count("expired") == 2 and not local.state.in_use, 60)

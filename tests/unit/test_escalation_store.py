@@ -170,7 +170,7 @@ def test_a_request_that_comes_too_late_ends_the_escalation_with_the_reason(escal
     escalated.make(b"one")
     escalated.send()
     escalated.clock.advance(73 * HOUR_S)
-    assert escalated.outbox.expire(escalated.clock.now()) == 1
+    assert escalated.outbox.expire(escalated.clock.now()).total() == 1
     assert escalated.alerts.take_verdict(need(), escalated.clock.now()) == "settled"
     assert escalated.last_word()[0] == "unsure"
     assert escalated.last_word()[2].endswith("It asked for the whole picture, but it asked too late.")
@@ -183,7 +183,7 @@ def test_what_was_requested_and_could_not_be_sent_in_time_leaves_the_first_verdi
     escalated.make(b"whole", kind="frame")
     escalated.outbox.failed(escalated.row(), "it does not answer", 70)
     escalated.clock.advance(73 * HOUR_S)
-    assert escalated.outbox.expire(escalated.clock.now()) == 1
+    assert escalated.outbox.expire(escalated.clock.now()).total() == 1
     assert (escalated.row().state, escalated.last_word()[:2]) == ("settled", ("unsure", 0))
     assert escalated.last_word()[2].endswith(
         "It asked for the whole picture, but that could not be sent within 72 h (it does not answer)."

@@ -64,7 +64,7 @@ class Desk:
 
 
 def desk(**alerts: float) -> Desk:
-    made = Desk(AlertPolicy("gate", AlertsConfig.model_validate(alerts), camera(ENTER, EXIT).rules))
+    made = Desk(AlertPolicy(AlertsConfig.model_validate(alerts), camera(ENTER, EXIT).rules))
     made.take(made.policy.begin(header()))
     return made
 

@@ -67,6 +67,8 @@ vedette_camera_reconnects_total counter camera
     Times that a camera was connected to again.
 vedette_outbox_dropped_total counter camera
     Questions given up because the outbox was full.
+vedette_outbox_expired_total counter camera
+    Questions given up because their time was over.
 vedette_uplink_bytes_total counter camera
     Bytes sent up; without a camera: for no camera in particular.
 vedette_health_events_total counter camera,kind
@@ -221,7 +223,10 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     site.answer(site.raise_alert("a", T0))
     site.spend("gate", 1000, 10)
     site.spend("gate", 1000, 10, exact=False)
-    names = ("PACKETS", "DECODED", "RETRIED", "DECODER_FAILED", "UNRECORDED", "RECONNECTS", "OUTBOX_DROPPED")
+    names = (
+        *("PACKETS", "DECODED", "RETRIED", "DECODER_FAILED", "UNRECORDED", "RECONNECTS"),
+        *("OUTBOX_DROPPED", "OUTBOX_EXPIRED"),
+    )
     for number, name in enumerate(names, 31):
         site.meter.add("gate", Metric(MetricName[name]), number)
     site.meter.add("gate", Metric(MetricName.HEALTH, "moved"), 41)
@@ -295,6 +300,8 @@ vedette_packets_unrecorded_total{camera="gate"} 35
 vedette_camera_reconnects_total{camera="gate"} 36
 vedette_outbox_dropped_total{camera="gate"} 37
 vedette_outbox_dropped_total{camera="dock"} 0
+vedette_outbox_expired_total{camera="gate"} 38
+vedette_outbox_expired_total{camera="dock"} 0
 vedette_packets_skipped_total{camera="gate"} 1400
 vedette_frames_examined_total{camera="gate"} 80
 vedette_frames_unexamined_total{camera="gate"} 4

@@ -17,16 +17,9 @@ from appliance.base.clock import ManualClock, SystemClock
 from appliance.base.errors import DetectorError
 from appliance.base.json_lines import decode_command, decode_ingest, encode_command, encode_ingest
 from appliance.inference.inference_worker import IdleDetector, InferenceWorker
+from appliance.media.stills import CONTEXT, crop_region
 from appliance.recheck.service import ImageDetector
-from appliance.recheck.worker import (
-    CONTEXT,
-    WAITING_MAX,
-    RecheckWorker,
-    crop_image,
-    crop_region,
-    crop_size,
-    found_objects,
-)
+from appliance.recheck.worker import WAITING_MAX, RecheckWorker, crop_context, crop_image, crop_size, found_objects
 from appliance.store.database import Database
 from appliance.types import (
     Command,
@@ -115,7 +108,7 @@ def test_a_first_crop_that_is_sure_of_the_object_spares_the_others(
 
 
 def test_a_crop_lies_in_the_frame_and_its_boxes_are_of_the_whole() -> None:
-    region = crop_region((0.0, 0.5, 0.05, 0.7), 1000, 500, 32)
+    region = crop_region((0.0, 0.5, 0.05, 0.7), 1000, 500, crop_context(32))
     assert region == (0, 175, round(0.2 * 500 * CONTEXT), 425)
     picture = crop_image(np.zeros((500, 1000, 3), np.uint8), region, (416, 416))
     assert picture.shape == (416, 416, 3)
@@ -126,7 +119,7 @@ def test_a_crop_lies_in_the_frame_and_its_boxes_are_of_the_whole() -> None:
 
 def test_an_object_is_as_large_in_an_input_of_fixed_size_as_in_a_free_one() -> None:
     box = (0.45, 0.4, 0.5, 0.6)
-    free, fixed = crop_region(box, 1000, 1000, 32), crop_region(box, 1000, 1000, 0)
+    free, fixed = (crop_region(box, 1000, 1000, crop_context(step)) for step in (32, 0))
     assert (crop_size((416, 416), 32), crop_size((416, 416), 0)) == ((288, 288), (416, 416))
     assert 288 / (free[2] - free[0]) == pytest.approx(416 / (fixed[2] - fixed[0]), rel=0.02)
     assert crop_size((416, 208), 32) == (288, 144), "proportions stay"

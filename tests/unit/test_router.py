@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from appliance import config
 from appliance.base.clock import footage_period, local_period
 from appliance.replay.replay_routing import router_context_of
-from appliance.router.decide import BudgetLimit, EscalationCost, RouterCase, decide, expected_bytes, in_sample
+from appliance.router.decide import BudgetLimit, EscalationCost, RouterCase, decide, expected_bytes, is_drawn
 from appliance.router.escalation_budget import EscalationBudget
 from appliance.router.escalation_planner import EscalationPlanner, build_escalation
 from appliance.router.track_stats import TRACKS_MAX, CameraTrackStats
@@ -152,10 +152,10 @@ def test_of_what_is_left_out_a_sample_is_asked_about_all_the_same() -> None:
 
 def test_a_larger_sample_holds_the_smaller_one() -> None:
     names = [f"alert-{n}" for n in range(2000)]
-    small, large = ({name for name in names if in_sample(name, share)} for share in (0.05, 0.2))
+    small, large = ({name for name in names if is_drawn(name, share)} for share in (0.05, 0.2))
     assert small < large
-    assert all(in_sample(name, 1.0) for name in names)
-    assert not any(in_sample(name, 0.0) for name in names)
+    assert all(is_drawn(name, 1.0) for name in names)
+    assert not any(is_drawn(name, 0.0) for name in names)
 
 
 def test_a_small_budget_buys_less_evidence_before_it_buys_none() -> None:

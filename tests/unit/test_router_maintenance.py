@@ -129,6 +129,7 @@ def test_an_escalation_whose_moment_never_comes_is_given_up_visibly(made: Made) 
         "expired",
         "given up after 2 h: it waited for the appliance to be less loaded",
     )
+    assert ("gate", "outbox_expired", 1) in [(each.camera, each.kind, each.amount) for each in box.meter.totals("all")]
 
 
 def test_what_is_put_off_is_no_older_for_a_clock_that_was_set(made: Made) -> None:

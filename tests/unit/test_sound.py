@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 
 from appliance.base.clock import ManualClock, SystemClock
-from appliance.base.errors import SourceLost
+from appliance.base.errors import EvidenceError, SourceLost
+from appliance.base.local_files import DiskWriteError
 from appliance.config import CameraConfig, EscalationConfig
 from appliance.evidence.escalation_evidence import EvidenceFileWriter
 from appliance.evidence.privacy import Redactor
@@ -148,6 +149,17 @@ def test_a_clip_is_silent_unless_sound_is_asked_for(tape: list[RecordedSegment],
     assert not made.sound
     with av.open(str(tmp_path / "clip.mp4")) as opened:
         assert not opened.streams.audio
+
+
+def test_a_clip_with_sound_that_cannot_be_made_says_why(tape: list[RecordedSegment], tmp_path: Path) -> None:
+    """A disk that refuses it is waited for: the error must come through as it is."""
+    begin, end = tape[0].t_start, tape[-1].t_end
+    (tmp_path / "file").touch()
+    with pytest.raises(DiskWriteError, match="cannot be made"):
+        cut_clip(tape, begin, end, tmp_path / "file" / "clip.mp4", sound=True)
+    cut_short = [replace(each, t_end=each.t_start - 1) for each in tape]
+    with pytest.raises(EvidenceError, match="holds nothing of this time"):
+        cut_clip(cut_short, begin - 5, end, tmp_path / "clip.mp4", sound=True)
 
 
 def test_its_bytes_are_in_the_ledger(tmp_path: Path) -> None:

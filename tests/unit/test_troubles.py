@@ -157,6 +157,9 @@ def test_when_a_certificate_or_a_token_runs_out_is_read_from_its_file(tmp_path: 
     assert expires_t(tmp_path / "site.creds") == 1_800_000_000
     (tmp_path / "junk").write_text("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
     assert (expires_t(tmp_path / "junk"), expires_t(tmp_path / "none")) == (None, None)
+    for n, claims in enumerate((b'{"exp": 1' + b"0" * 400 + b"}", b'{"exp": ' + b"[" * 100_000)):
+        (tmp_path / str(n)).write_text(f"eyJ0.{base64.urlsafe_b64encode(claims).decode().rstrip('=')}.x")
+        assert expires_t(tmp_path / str(n)) is None
 
 
 def test_a_neighbour_that_is_away_is_told_after_a_minute_and_a_certificate_two_weeks_before(tmp_path: Path) -> None:
@@ -183,6 +186,8 @@ def test_a_neighbour_that_is_away_is_told_after_a_minute_and_a_certificate_two_w
     assert found["notify"] == "phone cannot be notified: no answer"
     up[0] = True
     assert set(faults.read()) == {"certificate", "notify"}
+    clock.advance(2 * 86400.0)
+    assert faults.read()["certificate"] == "the token for the cloud link runs out in 1 day"
 
 
 def test_what_is_away_stays_told_when_other_settings_make_the_parts_anew() -> None:
