@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from appliance import config
 from tests.support.python_source import parsed
 from tests.weekly import WEEKLY
 
@@ -236,6 +237,13 @@ def test_the_checks_of_make_lint_pass(command: list[str]) -> None:
         [str(TOOLS / command[0]), *command[1:]], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_each_name_of_the_site_file_s_package_is_where_type_checkers_find_it() -> None:
+    tree = ast.parse((ROOT / "appliance" / "config" / "__init__.py").read_text(encoding="utf-8"))
+    (for_types,) = (node for node in tree.body if isinstance(node, ast.If))
+    froms = [node for node in for_types.body if isinstance(node, ast.ImportFrom)]
+    assert {alias.name: node.module for node in froms for alias in node.names} == config._HOME
 
 
 def test_the_cloud_never_imports_pyav() -> None:
