@@ -185,7 +185,7 @@ class BackgroundServices:
         return (
             periodic_service("retention", RETENTION_EVERY_S, retention.run_once, lasting.clock),
             periodic_service("ring", RING_EVERY_S, self.preroll.run_once, lasting.clock),
-            periodic_service("drift", READ_EVERY_S, self._drift.run_once, lasting.clock),
+            periodic_service("drift", READ_EVERY_S, self._drift.report, lasting.clock),
             Service("evidence", evidence.run, partial(stop_all, evidence.stop, self._reader.close)),
             Service("rechecks", self._recheck.run, self._recheck.stop),
             *(

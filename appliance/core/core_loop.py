@@ -73,11 +73,6 @@ class Core:
         self._late = LateEscalations(stores, backlog, clock)
         self._rechecks_at = float("-inf")
 
-    @property
-    def warning(self) -> str:
-        """A warning for people, or ''."""
-        return self._backlog.warning
-
     def reconfigure(self, settings: CoreSettings) -> None:
         """Decide by these settings from the next message on. Any thread.
 

@@ -303,7 +303,7 @@ def rates(answers_day: float, alerts_day: float) -> dict[DriftScope, float]:
 
 
 class DriftMonitor:
-    """Reads the site's alerts and says whether a fall lasts. Any thread may read; `run_once` is called by one.
+    """Reads the site's alerts and says whether a fall lasts. Any thread may read.
 
     State: the last report, and the change number of the store for which it holds.
     """
@@ -317,10 +317,6 @@ class DriftMonitor:
         """Return what lasts, in a sentence that stays the same while it does; '': nothing. It reads nothing."""
         falls = self._held[1].falls if self._held else ()
         return "; ".join(map(str, falls[:FALLS_NAMED]))
-
-    def run_once(self) -> None:
-        """Read what was answered meanwhile. Raise StoreError."""
-        self.report()
 
     def report(self) -> DriftReport:
         """Return the report, at most READ_EVERY_S old where something has changed since. Raise StoreError."""

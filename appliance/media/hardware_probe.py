@@ -102,6 +102,8 @@ def _probe_in_child(kind: HardwareKind, device: str | None, program: str, clips:
             timeout=PROBE_S_MAX, check=False,
         )  # fmt: skip
         return from_json(json.loads(done.stdout))
+    except OSError as error:  # no memory or no process is left for it
+        return ProbedHardware(kind, {}, f"it could not be tried: {error.strerror}")
     except subprocess.TimeoutExpired:
         return ProbedHardware(kind, {}, f"its driver did not answer within {PROBE_S_MAX:.0f} s")
     except (ValueError, KeyError, TypeError):

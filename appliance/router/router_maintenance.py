@@ -198,7 +198,9 @@ class SilentFrameAudit:
     def draw(self, boxes: FrameBoxes, model: str, run: str, now: float) -> SilentFrame | None:
         """Return the frame as an escalation, if it is one of the sample. Call it for frames while no alert is open."""
         slot = int(boxes.t // SLOT_S)
-        if not self._enabled or not boxes.looked or slot == self._slot or not self._is_drawn(slot):
+        if not self._enabled or not boxes.looked or slot == self._slot:
+            return None
+        if not is_drawn(f"silent|{self._context.site}|{self._camera}|{slot}", self._share):
             return None
         watching = [rule for rule in self._rules if self._armed(rule, boxes.t)]
         labels = tuple(dict.fromkeys(label for rule in watching for label in rule.labels))
@@ -208,9 +210,6 @@ class SilentFrameAudit:
         if not self._may_leave(self._camera, boxes.t) or not self._has_room(now):
             return None
         return SilentFrame(self._escalation(slot, boxes, labels, model, now), labels, run)
-
-    def _is_drawn(self, slot: int) -> bool:
-        return is_drawn(f"silent|{self._context.site}|{self._camera}|{slot}", self._share)
 
     def _has_room(self, now: float) -> bool:
         """Return True if the budget suffices now without the reserve for alerts; an audit is never postponed."""

@@ -142,7 +142,7 @@ def test_what_the_store_holds_becomes_a_fault_and_a_page(tmp_path: Path) -> None
         is_right = rng.random() < (0.95 if i < 110 else 0.3)
         ReviewStore(site.db).review([f"a{i}"], "reviewed" if is_right else "false_alarm", clock.now())
     monitor = DriftMonitor(site.db)
-    monitor.run_once()
+    monitor.report()
     assert "alerts on this site are right less often" in monitor.fault
     assert "network vedette-nano" in monitor.fault
     held = monitor.report().alerts

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import inspect
 import io
@@ -559,6 +560,15 @@ def test_an_ffmpeg_that_reads_and_never_answers_is_given_up_soon_after_its_start
             _give(codec, packets)
         assert time.monotonic() - began < 5, "one START_S_MAX; before, one for each of 17 packets"
         codec.close()
+
+
+def test_hardware_that_cannot_be_tried_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    monkeypatch.setattr(subprocess, "run", refused)
+    found = hardware_probe.probe_hardware(["cuda"])["cuda"]
+    assert (found.works, found.reason) == (False, "it could not be tried: Resource temporarily unavailable")
 
 
 def _decode_all(reader: ClipReader, device: Device) -> None:

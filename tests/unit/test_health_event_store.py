@@ -90,11 +90,11 @@ def test_a_database_that_went_away_is_told_at_once_and_what_came_is_kept(tmp_pat
     for n in range(16):
         box = (0.1 + 0.05 * n, 0.2, 0.2 + 0.05 * n, 0.6)
         core.examine((TrackedObject(track=1, label="person", score=0.85, box=box),) if n < 8 else ())
-    assert "was moved, deleted or replaced" in core.core.warning
+    assert "was moved, deleted or replaced" in core.core._backlog.warning
     aside.rename(core.path)
     core.second()
     core.second()
-    assert core.core.warning == ""
+    assert core.core._backlog.warning == ""
     [event] = core.health.page()
     assert (event.kind, event.camera, event.t_end is not None) == ("database", "", True)
     assert "put it back" in event.reason

@@ -166,10 +166,10 @@ def test_alerts_of_a_full_disk_are_stored_with_their_escalations_once_there_is_r
         watched.incident(track)
     stored = watched.alerts.counts().total
     assert stored < 29
-    assert "the disk is full" in watched.core.warning
+    assert "the disk is full" in watched.core._backlog.warning
     watched.limit(1_000_000)
     watched.second()
-    assert watched.core.warning == ""
+    assert watched.core._backlog.warning == ""
     rows = watched.alerts.page(limit=100)
     assert sorted(row.alert.tracks for row in rows) == [(track,) for track in range(1, 30)]
     assert {row.alert.end_reason for row in rows} == {"quiet"}
