@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 SPAN_S_MAX = 300.0  # a sandbox at a quarter of real time has done so much within its limit
 AROUND_S = 5.0  # of the recording on each side of an alert whose clip is gone
 CLIP, COVER, SUMS, ZIP = "clip.mp4", "cover.html", "SHA256SUMS", "export.zip"
-TELL_AGAIN_S, TELL_MAX = 10.0, 360  # for an hour; after a restart the row says so in any case
+RETRY_S, RETRIES_MAX = 10.0, 360  # for an hour; after a restart the row says so in any case
 WAITING_MAX = 3  # exports that are made or wait; more are refused
 ALERT_S_MAX = 3600.0  # the greatest `alerts.length_max_s`
 ALERTS_MAX = 500  # of a span, whose objects stay visible
@@ -170,11 +170,11 @@ class ClipExporter:
 
     async def _failed(self, row: ExportRow, problem: str) -> None:
         """Say that an export failed; where the disk is full, once it takes that: a page waits for it."""
-        for _ in range(TELL_MAX):
+        for _ in range(RETRIES_MAX):
             with contextlib.suppress(StoreError):
                 await asyncio.to_thread(self.store.finished, row.id, problem=problem)
                 return
-            await asyncio.sleep(TELL_AGAIN_S)
+            await asyncio.sleep(RETRY_S)
 
     def _make_clip(self, row: ExportRow, alert: AlertDetail | None) -> ClipFile:
         sources = self._sources(row, alert)

@@ -182,7 +182,7 @@ def test_an_export_that_failed_says_so_once_the_disk_takes_it(
         return tell(self, export, **what)
 
     monkeypatch.setattr(ExportStore, "finished", full)
-    monkeypatch.setattr(exports, "TELL_AGAIN_S", 0.01)
+    monkeypatch.setattr(exports, "RETRY_S", 0.01)
     item = finished(client, client.post(f"{API}/alerts/a1/export", json={"why": "case 7"}))
     assert (item["state"], item["problem"], len(refused)) == ("failed", "database or disk is full", 2)
 
