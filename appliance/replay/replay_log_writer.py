@@ -244,8 +244,6 @@ class LogSink(Protocol):
 
     def write(self, line: bytes, /) -> int: ...
 
-    def flush(self) -> None: ...
-
 
 class ReplayLog:
     """Writes whole lines in the order of decisions: boxes, their events, the router's decisions, the alerts that ended.
@@ -276,10 +274,6 @@ class ReplayLog:
         lines: tuple[LogLine, ...] = (*step.events, *routes, *ended)
         for line in lines:
             self.write(line)
-
-    def flush(self) -> None:
-        if self._sink is not None:
-            self._sink.flush()
 
     def _put(self, line: bytes) -> None:
         if self._sink is not None:
