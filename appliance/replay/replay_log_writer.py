@@ -280,15 +280,6 @@ class ReplayLog:
             self._sink.write(line)
 
 
-def run_id(clip: Path, camera_name: str, camera: CameraConfig, detector: DetectorConfig, model: str) -> str:
-    """Return 16 hex digits of all that decides which boxes a replay finds: clip, detect settings, model.
-
-    The clip's size and its first and last mebibyte count, not its name or place, so that a copy replays under the same
-    ids and footage of hours is not read twice. Raises SourceError if it cannot be read.
-    """
-    return run_id_of([(clip, None)], camera_name, camera, detector, model)
-
-
 def run_id_of(
     files: Iterable[tuple[Path, int | None]],
     camera_name: str,
@@ -296,7 +287,12 @@ def run_id_of(
     detector: DetectorConfig,
     model: str,
 ) -> str:
-    """Return the run id of several files in a row; of each only so many bytes count (None: all)."""
+    """Return 16 hex digits of all that decides which boxes a replay finds: files in a row, detect settings, model.
+
+    Of a file only so many bytes count (None: all), and of these their number and the first and last mebibyte, not its
+    name or place, so that a copy replays under the same ids and footage of hours is not read twice. Raises SourceError
+    if one cannot be read.
+    """
     # Not its repr: ids of logs must not depend on the name of a class.
     detect = f"Detect({', '.join(f'{name}={value!r}' for name, value in camera.detect)})"
     digest = hashlib.sha256(f"{camera_name}|{detect}|{detector.score_min!r}|{detector.head}|{model}|".encode())
