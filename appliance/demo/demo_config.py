@@ -389,7 +389,7 @@ class _Server:
             raise UsageError(f"--vlm {self}: the server wants another key; put it into the environment as VLM_API_KEY")
         try:
             return answer.status, json.loads(data)
-        except ValueError:
+        except (ValueError, RecursionError):  # another program may say anything
             return answer.status, None
 
 
