@@ -203,12 +203,8 @@ class MotionGate:
         self._before: CellArray = self._usual
         self._frames = 0
         self._blobs = MotionBlobs.none()
-        self._threshold = TUNING.blobs.threshold_min
-
-    @property
-    def threshold(self) -> float:
+        self.threshold = TUNING.blobs.threshold_min
         """The evidence that a new blob has to bring, `threshold_min`..`threshold_max`."""
-        return self._threshold
 
     def measure(self, plane: NDArray[np.uint8]) -> Motion:
         """Return the change beyond the usual. plane: uint8 (H, W), brightness; see `FrameConverter.motion_plane`."""
@@ -236,13 +232,13 @@ class MotionGate:
         if moving.share == 0.0 or moving.share > TUNING.background.whole_share:
             return moving.share
         blobs = self._blobs.next_frame(change, self._before, moving)
-        return float(blobs.sizes[blobs.evidence >= self._threshold].sum()) / change.size
+        return float(blobs.sizes[blobs.evidence >= self.threshold].sum()) / change.size
 
     def _begin(self, plane: NDArray[np.uint8]) -> None:
         self._background = plane.astype(np.float32)
         self._before = _change(plane, self._background)
         self._usual, self._spread = np.zeros_like(self._before), np.zeros_like(self._before)
-        self._frames, self._blobs, self._threshold = 0, MotionBlobs.none(), TUNING.blobs.threshold_min
+        self._frames, self._blobs, self.threshold = 0, MotionBlobs.none(), TUNING.blobs.threshold_min
 
     def _whole_change(self, plane: NDArray[np.uint8], change: CellArray) -> None:
         """Take the new frame as the background; how noisy it is has to be learnt from the beginning."""
@@ -284,16 +280,16 @@ class MotionGate:
 
     def _raise_threshold(self, before: MotionBlobs) -> None:
         """Blobs that came and went at once tell how much evidence is nothing."""
-        self._threshold = max(TUNING.blobs.threshold_min, TUNING.blobs.threshold_kept * self._threshold)
+        self.threshold = max(TUNING.blobs.threshold_min, TUNING.blobs.threshold_kept * self.threshold)
         fleeting = before.fleeting(self._blobs)
         if not self._eager:
-            self._threshold = max(
-                self._threshold, min(TUNING.blobs.threshold_max, TUNING.blobs.threshold_above * fleeting)
+            self.threshold = max(
+                self.threshold, min(TUNING.blobs.threshold_max, TUNING.blobs.threshold_above * fleeting)
             )
 
     def _motion(self, shape: tuple[int, ...]) -> Motion:
         blobs = self._blobs
-        counted = np.flatnonzero(blobs.evidence >= self._threshold)
+        counted = np.flatnonzero(blobs.evidence >= self.threshold)
         if len(counted) == 0:
             return Motion(0.0)
         total = shape[0] * shape[1]

@@ -133,9 +133,6 @@ class AppendOnlyFile:
             view = view[self._file.write(view) :]
         return len(line)
 
-    def flush(self) -> None:
-        """Do nothing: nothing is buffered."""
-
     def close(self) -> None:
         self._file.close()
 

@@ -155,17 +155,12 @@ def worker_file(nats: str, model: str | None, vlm: VlmServer | None = None, *, w
 
 def nats_file(data: Path, port: int) -> str:
     """Return the text of nats-server's configuration: loopback only, JetStream in the demo's folder."""
-    store = _quoted(str(data / "nats"))
+    store = json.dumps(str(data / "nats"), ensure_ascii=False)
     return (
         'server_name: "vedette-demo"\n'
         f'listen: "127.0.0.1:{port}"\n'
         f"jetstream {{\n  store_dir: {store}\n  max_memory_store: 64MB\n  max_file_store: 2GB\n}}\n"
     )
-
-
-def _quoted(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
 
 
 class _Dumper(yaml.SafeDumper):
@@ -394,7 +389,7 @@ class _Server:
             raise UsageError(f"--vlm {self}: the server wants another key; put it into the environment as VLM_API_KEY")
         try:
             return answer.status, json.loads(data)
-        except ValueError:
+        except (ValueError, RecursionError):  # another program may say anything
             return answer.status, None
 
 

@@ -137,8 +137,6 @@ class AlertReporter:
         self._url = url
         self._since_t = since_t
         self._verdicts: OrderedDict[str, str | None] = OrderedDict()
-        self.alerts = 0
-        self.verdicts = 0
 
     def poll(self) -> None:
         """Ask once and print what is new; an appliance that does not answer is asked again next time."""
@@ -152,7 +150,6 @@ class AlertReporter:
     def _take(self, alert: DemoAlert) -> None:
         if alert.id not in self._verdicts:
             self._verdicts[alert.id] = None
-            self.alerts += 1
             self._console.emit(
                 "alert", self._alert_line(alert), id=alert.id, camera=alert.camera, rules=list(alert.rules)
             )
@@ -161,7 +158,6 @@ class AlertReporter:
         if alert.verdict is not None and self._verdicts[alert.id] != alert.verdict:
             reason = self._api.reason(alert.id)
             self._verdicts[alert.id] = alert.verdict
-            self.verdicts += 1
             text = f"verdict  {alert.camera}: {alert.verdict}{f' - {reason}' if reason else ''}"
             self._console.emit("verdict", text, id=alert.id, verdict=alert.verdict, reason=reason)
 

@@ -74,7 +74,7 @@ class RtspSession(asyncio.Protocol):
         self._reader = RtspRequestReader()
         self._transport: asyncio.Transport | None = None
         self._id = ""
-        self._mount: Mount | None = None
+        self.mount: Mount | None = None  # that this client set up
         self._tracks: dict[bool, _Track] = {}  # by whether it is the sound
         self._state: RtspState = "init"
         self._received_at = server.clock.monotonic()
@@ -109,11 +109,6 @@ class RtspSession(asyncio.Protocol):
         self._server.ended(self)
 
     # -- for the server
-
-    @property
-    def mount(self) -> Mount | None:
-        """The mount that this client set up, if any."""
-        return self._mount
 
     def tick(self) -> None:
         """Send the RTCP report that is due, and close a client that fell silent. Call it every TICK_S of the server."""
@@ -204,7 +199,7 @@ class RtspSession(asyncio.Protocol):
             return
         sound = request.target.rstrip("/").endswith(SOUND_TRACK)
         self._tracks[sound] = _Track(channels)
-        self._mount, self._state = mount, "ready"
+        self.mount, self._state = mount, "ready"
         self._id = self._id or secrets.token_hex(8)
         given = (
             f"RTP/AVP/TCP;unicast;interleaved={channels[0]}-{channels[1]};ssrc={mount.ssrc(sound=sound):08X};mode=PLAY"
@@ -245,7 +240,7 @@ class RtspSession(asyncio.Protocol):
         """Return whether the request belongs to the session that was set up; answer it if not."""
         if self._state == "init":
             self.reply(455, request.cseq)
-        elif not self._is_session(request) or mount is not self._mount:
+        elif not self._is_session(request) or mount is not self.mount:
             self.reply(454, request.cseq)
         else:
             return True
@@ -263,7 +258,7 @@ class RtspSession(asyncio.Protocol):
             path = unquote(urlsplit(self._base(target)).path) if target != "*" else ""
         except ValueError:  # of rtsp://[
             return None
-        return self._server.mounts.get(path.strip("/")) or (self._mount if target == "*" else None)
+        return self._server.mounts.get(path.strip("/")) or (self.mount if target == "*" else None)
 
     @staticmethod
     def _base(target: str) -> str:
@@ -274,13 +269,13 @@ class RtspSession(asyncio.Protocol):
         return str(name[0]) if name else "127.0.0.1"
 
     def _leave(self) -> None:
-        if self._mount is not None and self._state == "playing":
-            self._mount.leave(self)
+        if self.mount is not None and self._state == "playing":
+            self.mount.leave(self)
             self._state = "ready"
 
     def _send_report(self, sound: bool) -> None:
         track = self._tracks[sound]
-        report = self._mount.report(track.packets, track.octets, sound=sound) if self._mount else None
+        report = self.mount.report(track.packets, track.octets, sound=sound) if self.mount else None
         if report is not None:
             self.send_raw(interleaved(track.channels[1], report))
 

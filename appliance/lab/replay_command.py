@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pydantic import ValidationError
+from rich.markup import escape
 from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from appliance import config
@@ -400,7 +401,7 @@ def _print(done: Sequence[_Finished], way: str, *, as_json: bool) -> None:
         for result in each.results:
             replay_report.print_text(result, console)
         if each.error:
-            replay_report.print_failure(each.error, console)
+            console.print(f"[red]{escape(each.error)}[/]")
     replay_report.print_total([result for each in done for result in each.results], console)
     if way:
         console.print(f"The network ran by {way}, as the appliance takes it here.")

@@ -270,16 +270,13 @@ class CassetteWriter:
     def begin(self, header: CassetteHeader) -> None:
         """Write the first line."""
         self.header = header
-        self._write(header)
+        self.write(header)
 
-    def write(self, line: CassetteLine) -> None:
-        self._write(line)
+    def write(self, part: CassetteHeader | CassetteLine) -> None:
+        self._file.write(part.model_dump_json().encode() + b"\n")
 
     def close(self) -> None:
         self._file.close()
-
-    def _write(self, part: BaseModel) -> None:
-        self._file.write(part.model_dump_json().encode() + b"\n")
 
 
 NEAREST_S_MAX = 0.5  # between an escalation and a verdict that `--match nearest` takes for it

@@ -244,8 +244,6 @@ class LogSink(Protocol):
 
     def write(self, line: bytes, /) -> int: ...
 
-    def flush(self) -> None: ...
-
 
 class ReplayLog:
     """Writes whole lines in the order of decisions: boxes, their events, the router's decisions, the alerts that ended.
@@ -277,22 +275,9 @@ class ReplayLog:
         for line in lines:
             self.write(line)
 
-    def flush(self) -> None:
-        if self._sink is not None:
-            self._sink.flush()
-
     def _put(self, line: bytes) -> None:
         if self._sink is not None:
             self._sink.write(line)
-
-
-def run_id(clip: Path, camera_name: str, camera: CameraConfig, detector: DetectorConfig, model: str) -> str:
-    """Return 16 hex digits of all that decides which boxes a replay finds: clip, detect settings, model.
-
-    The clip's size and its first and last mebibyte count, not its name or place, so that a copy replays under the same
-    ids and footage of hours is not read twice. Raises SourceError if it cannot be read.
-    """
-    return run_id_of([(clip, None)], camera_name, camera, detector, model)
 
 
 def run_id_of(
@@ -302,7 +287,12 @@ def run_id_of(
     detector: DetectorConfig,
     model: str,
 ) -> str:
-    """Return the run id of several files in a row; of each only so many bytes count (None: all)."""
+    """Return 16 hex digits of all that decides which boxes a replay finds: files in a row, detect settings, model.
+
+    Of a file only so many bytes count (None: all), and of these their number and the first and last mebibyte, not its
+    name or place, so that a copy replays under the same ids and footage of hours is not read twice. Raises SourceError
+    if one cannot be read.
+    """
     # Not its repr: ids of logs must not depend on the name of a class.
     detect = f"Detect({', '.join(f'{name}={value!r}' for name, value in camera.detect)})"
     digest = hashlib.sha256(f"{camera_name}|{detect}|{detector.score_min!r}|{detector.head}|{model}|".encode())

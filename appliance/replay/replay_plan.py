@@ -19,7 +19,7 @@ from appliance.detect.detector import ObjectDetector
 from appliance.ingest.camera_hardware import HardwareDecoders, HardwareOnly
 from appliance.replay.condition_spec import NO_CONDITIONS, ConditionSet
 from appliance.replay.footage import ClipSource, FrameSource
-from appliance.replay.replay_log_writer import LogHeader, Replayed, opening, run_id, settings_of
+from appliance.replay.replay_log_writer import LogHeader, Replayed, opening, run_id_of, settings_of
 from appliance.replay.replay_result import read_log
 from appliance.replay.replay_resume import DetectionJournal
 from appliance.replay.verdict_source import VerdictSource
@@ -92,7 +92,7 @@ class ReplayOptions:
 
 def clip_input(clip: Path, config: DecisionConfig, camera: str, detector: ObjectDetector) -> ReplayInput:
     """Return a file as the footage of a camera. Raises SourceError when it cannot be read."""
-    run = run_id(clip, camera, config.cameras[camera], config.detector, detector.name)
+    run = run_id_of([(clip, None)], camera, config.cameras[camera], config.detector, detector.name)
     return ReplayInput(
         ClipSource(clip, camera), Replayed(camera=camera, kind="clip", clip=printable(clip.name), run=run)
     )

@@ -89,11 +89,6 @@ def print_text(result: ReplayResult, console: Console) -> None:
         console.print(line)
 
 
-def print_failure(error: str, console: Console) -> None:
-    """Print that a clip could not be read at all."""
-    console.print(f"[red]{escape(error)}[/]")
-
-
 def print_total(results: Sequence[ReplayResult], console: Console) -> None:
     """Print one row for each replay, where there are several."""
     if len(results) < 2:

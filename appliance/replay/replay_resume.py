@@ -180,9 +180,6 @@ class ResumableLog:
             self._old = None
         return len(line)
 
-    def flush(self) -> None:
-        """Do nothing: nothing is buffered."""
-
     def close(self) -> None:
         if self._old is not None:
             self._old.close()

@@ -193,7 +193,8 @@ class ReplayRouting:
         self._planner = EscalationPlanner(camera, config.cameras[camera].rules, context)
         self._frame_history = FrameHistory(config, camera)
         self._t = 0.0
-        self._escalations: tuple[ReplayEscalation, ...] = ()
+        self.escalations: tuple[ReplayEscalation, ...] = ()
+        """Those of the last `decide`, as sent; images of later messages can be cut until the next `add`."""
         self.begin()
 
     def begin(self, header: StreamHeader | None = None) -> None:
@@ -219,12 +220,8 @@ class ReplayRouting:
             route, escalation = self._measured(plan, change)
             routes.append(route)
             escalations += [escalation] if escalation else []
-        self._escalations = tuple(escalations)
+        self.escalations = tuple(escalations)
         return tuple(routes)
-
-    def escalations(self) -> tuple[ReplayEscalation, ...]:
-        """Return those of the last `decide`, as sent; images of later messages can be cut until the next `add`."""
-        return self._escalations
 
     def _measured(self, plan: RoutePlan, change: AlertChange) -> tuple[Route, ReplayEscalation | None]:
         """Return the route with the bytes of its escalation in place of those expected.

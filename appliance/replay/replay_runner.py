@@ -197,7 +197,6 @@ class CameraReplay:
             skipped=counts.skipped,
         )
         self._context.log.write(end)
-        self._context.log.flush()
 
     def result(self, cost: ReplayCost) -> ReplayResult:
         """Return the result; `cost` is that of the whole replay. Call it after `close`, when all is in the log."""
@@ -291,7 +290,7 @@ class CameraReplay:
 
     def _step(self, step: PipelineStep) -> None:
         routes = self._routing.decide(step)
-        self._verdicts.submit(self._routing.escalations())
+        self._verdicts.submit(self._routing.escalations)
         step = self._verdicts.with_verdicts(step)
         self._context.log.step(step, routes)
         self.stats.add_step(step, routes)

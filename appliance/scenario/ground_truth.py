@@ -276,9 +276,6 @@ class BoxesSpool:
         """One whole line of the log."""
         return self._file.write(line) if line.startswith(_BOXES_LINE) else len(line)
 
-    def flush(self) -> None:
-        self._file.flush()
-
     def frame_boxes(self) -> Iterator[FrameBoxes]:
         """Every FrameBoxes in order. One reader at a time."""
         self._file.seek(0)

@@ -370,6 +370,9 @@ def test_pytest_runs_scenarios_in_the_given_conditions(folder: Path, tmp_path: P
     slip = pytest_run("--vedette-with", "nihgt")
     assert slip.returncode == 4
     assert "did you mean `night`?" in slip.stderr
+    slip = pytest_run("--vedette-with", "night", "--vedette-seed=-1")
+    assert slip.returncode == 4
+    assert "`-1` is no seed" in slip.stderr
 
 
 def test_the_boxes_of_a_log_hold_for_the_clip_s_own_size(clip: Path) -> None:

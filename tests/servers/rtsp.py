@@ -252,9 +252,7 @@ class FaultySession(RtspSession):
 
     def info(self) -> SessionInfo:
         unsent = self._transport.get_write_buffer_size() if self._transport else 0
-        return SessionInfo(
-            self._mount.name if self._mount else "", self._state, self._written - unsent, self._end_reason
-        )
+        return SessionInfo(self.mount.name if self.mount else "", self._state, self._written - unsent, self._end_reason)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end_reason = self._end_reason or (f"{exc}" if exc else "the client closed")

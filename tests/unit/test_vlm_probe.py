@@ -54,7 +54,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._say(*self.server.answer)
 
     def _say(self, status: int, body: object) -> None:
-        data = json.dumps(body).encode()
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
         self.send_response(status)
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
@@ -70,6 +70,11 @@ def test_it_finds_the_only_model_and_shows_it_a_picture() -> None:
     assert (path, key, body["model"]) == ("/v1/chat/completions", "Bearer sk-1", "qwen")
     assert body["response_format"]["type"] == "json_schema", "as the worker will ask"
     assert body["messages"][0]["content"][0]["image_url"]["url"].startswith("data:image/jpeg;base64,/9j/")
+
+
+def test_an_answer_that_no_parser_can_follow_is_no_json() -> None:
+    with Scripted("qwen", answer=(500, b"[" * 100_000)) as server, pytest.raises(UsageError, match="answer 500"):
+        probe_vlm(server.url, None)
 
 
 def test_a_path_of_its_own_is_kept() -> None:

@@ -45,8 +45,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="W",
         help="run scenarios in this weather (rain,night,drop:5%%) instead of their own; repeatable",
     )
-    group.addoption("--vedette-seed", type=int, default=0, metavar="N", help="of the chance in --vedette-with")
+    group.addoption("--vedette-seed", type=_seed, default=0, metavar="N", help="of the chance in --vedette-with")
     group.addoption("--vedette-html", metavar="FILE", help="write a report with pictures of the scenarios here")
+
+
+def _seed(text: str) -> int:
+    from appliance.replay.condition_spec import parse_seed
+
+    return parse_seed(text)
 
 
 def pytest_configure(config: pytest.Config) -> None:
