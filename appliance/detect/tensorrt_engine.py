@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,6 @@ QUANTISED_CURE = (
 )
 DLA_INT8_MIN = (11, 4, 1)  # before, a DLA takes implicit quantisation alone, and leaves Q/DQ to the GPU without a word
 DLA_CURE = "Orin AGX and NX have DLAs, up to TensorRT 10.7 and from 11.4.1 on; set detector.dla_core to null"
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)

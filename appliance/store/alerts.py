@@ -25,6 +25,7 @@ from appliance.store.alert_search import EVERY_ALERT, SET_ASIDE, AlertQuery, of_
 from appliance.store.database import Database, bump_rev
 from appliance.store.decisions import DecisionRow, read_decision, write_decision
 from appliance.store.escalations import (
+    OPEN,
     UNSETTLED,
     EscalationRow,
     EscalationStore,
@@ -289,7 +290,7 @@ class AlertStore:
                total({SET_ASIDE}) AS set_aside, total(verdict IS 'confirmed') AS confirmed,
                total(verdict IS 'rechecked') AS rechecked, total(verdict IS 'rejected') AS rejected,
                total(verdict IS 'unsure') AS unsure,
-               (SELECT count(*) FROM escalation WHERE {in_states(UNSETTLED)}) AS undelivered FROM alert
+               (SELECT count(*) FROM escalation WHERE {OPEN} AND {in_states(UNSETTLED)}) AS undelivered FROM alert
                WHERE audit = 0 AND deleted_t IS NULL AND {of}""",
             tuple(cameras or ()),
         )

@@ -221,7 +221,7 @@ class DecisionStore:
             found = connection.execute(
                 """SELECT decision.id, decision.alert, decision.event, decision.inputs, alert.edge,
                           alert.edge_confidence
-                   FROM second_look JOIN alert ON alert.id = second_look.alert JOIN decision ON decision.id =
+                   FROM second_look CROSS JOIN alert ON alert.id = second_look.alert JOIN decision ON decision.id =
                        (SELECT max(id) FROM decision WHERE alert = second_look.alert)
                    WHERE second_look.made_t >= ? AND second_look.state = 'judged' AND alert.edge IS NOT NULL
                      AND alert.verdict IS NULL AND alert.review IS NULL AND decision.moment = 'never'

@@ -118,18 +118,18 @@ def deletion_totals(
 logger = logging.getLogger(__name__)
 
 
-_UNSETTLED_STATE = f"{INDEXED} OR {POSTPONED}"
-
-
 def held_clause(before_s: float = ROLL_S_MAX, after_s: float = ROLL_S_MAX, *, unanswered: bool = False) -> str:
     """Return a `WITH held (camera, t0, t1)`: the spans of open alerts and of alerts whose evidence is still to be cut.
 
-    unanswered: also the alerts whose escalation is not settled, for the cloud may request more evidence.
+    They are few, found by indexes and computed once: else each segment would be compared with every alert of its
+    camera. unanswered: also the alerts whose escalation is not settled, for the cloud may request more evidence.
     """
-    return f"""WITH held AS (
+    states = f"{INDEXED} UNION SELECT alert FROM escalation WHERE {POSTPONED}"
+    return f"""WITH held AS MATERIALIZED (
         SELECT camera, t_start - {before_s:g} AS t0, coalesce(t_end, 9e15) + {after_s:g} AS t1 FROM alert
-        WHERE t_end IS NULL OR id IN (SELECT alert FROM evidence WHERE {_WAITING_STATE})
-        OR id IN (SELECT alert FROM escalation WHERE {_UNSETTLED_STATE if unanswered else _WAITING_STATE}))"""
+        WHERE id IN (SELECT id FROM alert WHERE t_end IS NULL
+            UNION SELECT alert FROM evidence WHERE {_WAITING_STATE}
+            UNION SELECT alert FROM escalation WHERE {states if unanswered else f"{INDEXED} AND {_WAITING_STATE}"}))"""
 
 
 HELD = held_clause()

@@ -225,8 +225,9 @@ class NoticeStore:
         """Notices of the other alerts of an incident that arrived, withdrawn ones left out."""
         return _notices(
             self._db,
-            """SELECT notice.* FROM notice JOIN alert ON alert.id = notice.alert WHERE alert.incident = ?
-               AND alert.id <> ? AND target = ? AND told_t IS NOT NULL AND standing <> 'withdrawn' LIMIT ?""",
+            """SELECT notice.* FROM alert CROSS JOIN notice ON notice.alert = alert.id
+               WHERE alert.incident <> '' AND alert.incident = ? AND alert.id <> ?
+               AND target = ? AND told_t IS NOT NULL AND standing <> 'withdrawn' LIMIT ?""",
             incident, alert, target, OPEN_MAX,
         )  # fmt: skip
 

@@ -13,6 +13,7 @@ from appliance.store.database import Database
 from appliance.store.escalations import (
     BY_PRIORITY,
     INDEXED,
+    OPEN,
     Delivery,
     EscalationRow,
     escalation_rows,
@@ -81,7 +82,7 @@ class OutboxQueue:
         """
         return escalation_rows(
             self._db,
-            """WHERE state = 'sent' AND sent_t <= ?
+            f"""WHERE {INDEXED} AND state = 'sent' AND sent_t <= ?
                AND sent_t + min(? * (1 << min(max(attempts, 1) - 1, 8)), ?) <= ? ORDER BY sent_t, id LIMIT ?""",
             (t - RESEND_FIRST_S, RESEND_FIRST_S, RESEND_LAST_S, t, limit),
         )
@@ -108,7 +109,7 @@ class OutboxQueue:
         """
         rows = self._db.rows(
             f"""SELECT escalation.*, length(body) + coalesce({_MEDIA_BYTES}, 0) AS held_bytes FROM escalation
-                WHERE {in_states(DROPPABLE)} ORDER BY {BY_PRIORITY} DESC, created_t, id LIMIT ?""",
+                WHERE {OPEN} AND {in_states(DROPPABLE)} ORDER BY {BY_PRIORITY} DESC, created_t, id LIMIT ?""",
             (limit,),
         )
         return [
@@ -120,7 +121,7 @@ class OutboxQueue:
         """Return the most urgent escalation in one of `states`, of these the oldest; without: `id:step` of others."""
         found = escalation_rows(
             self._db,
-            f"""WHERE {in_states(states)} AND id || ':' || step NOT IN (SELECT value FROM json_each(?))
+            f"""WHERE {OPEN} AND {in_states(states)} AND id || ':' || step NOT IN (SELECT value FROM json_each(?))
                 ORDER BY {BY_PRIORITY}, created_t, id LIMIT 1""",
             (json.dumps(without),),
         )
@@ -130,7 +131,7 @@ class OutboxQueue:
         """Bytes that wait to be sent: the bodies of what is not sent, and their files."""
         found: int = self._db.row(
             f"""SELECT coalesce(sum(length(body)), 0) + coalesce(sum({_MEDIA_BYTES}), 0) FROM escalation
-                WHERE {in_states(UNSENT)}"""
+                WHERE {OPEN} AND {in_states(UNSENT)}"""
         )[0]
         return found
 

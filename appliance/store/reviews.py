@@ -246,7 +246,7 @@ class RecheckStore:
         with self._db.read() as connection:
             rows = connection.execute(
                 f"""SELECT {ALERT_COLUMNS}, coalesce(second_look.attempts, 0) AS attempts_begun
-                    FROM alert LEFT JOIN second_look ON second_look.alert = alert.id
+                    FROM alert INDEXED BY alert_created LEFT JOIN second_look ON second_look.alert = alert.id
                     WHERE alert.created_t >= ? AND alert.audit = 0 AND {_UNANSWERED}
                       AND (second_look.alert IS NULL OR second_look.state = 'asked' AND second_look.attempts < ?)
                     ORDER BY CASE severity WHEN 'alert' THEN 0 WHEN 'warning' THEN 1 ELSE 2 END, created_t, id

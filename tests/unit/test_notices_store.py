@@ -16,7 +16,9 @@ from appliance.store import database
 from appliance.store.alert_rows import AlertRow
 from appliance.store.alerts import AlertStore
 from appliance.store.database import Database
+from appliance.store.decisions import DecisionStore
 from appliance.store.notices import NewNotice, NoticeStore
+from appliance.store.reviews import RecheckStore
 from appliance.types import AlertChange
 from tests.support.core_harness import CoreHarness, site
 from tests.support.sample_rows import T0, opened, sample_escalation
@@ -54,6 +56,26 @@ def test_an_escalation_that_cannot_be_written_takes_the_notices_with_it(tmp_path
     AlertStore(db).apply(opened(), escalation=sample_escalation(), priority="high", notices=[new])
     AlertStore(db).apply(opened(), escalation=sample_escalation(), priority="high", notices=[new])
     assert NoticeStore(db).waiting() == {"phone": 1}
+    db.close()
+
+
+def test_what_is_told_of_and_looked_at_again_is_found_among_many_alerts(tmp_path: Path) -> None:
+    """None of these reads every alert without a verdict, or every notice of a target."""
+    db = Database(tmp_path / "vedette.db", ManualClock(T0))
+    said: list[str] = []
+    with db.read() as connection:
+        connection.set_trace_callback(said.append)
+    NoticeStore(db).delivered_of_incident("phone", "a1", "a2")
+    RecheckStore(db).unverified_alerts(T0 - 600, 10)
+    DecisionStore(db).rechecked(8)
+    with db.read() as connection:
+        connection.set_trace_callback(None)
+        asked = [each for each in said if "FROM alert" in each or "FROM second_look" in each]
+        assert len(asked) == 3
+        for query in asked:
+            plan = [row["detail"] for row in connection.execute(f"EXPLAIN QUERY PLAN {query}")]
+            assert not any("INDEX alert_verdict" in step or "INDEX notice_told" in step for step in plan), plan
+            assert not {"SCAN alert", "SCAN notice"} & set(plan), plan
     db.close()
 
 

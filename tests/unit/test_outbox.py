@@ -500,6 +500,29 @@ def test_what_was_answered_while_room_was_made_keeps_its_answer_and_its_pictures
     assert [each.path for each in harness.outbox.media_of(listed[0].id)] == ["a-0.jpg"]
 
 
+def test_what_is_asked_again_and_again_reads_no_settled_escalation(harness: OutboxHarness) -> None:
+    """The settled ones stay for ever, so a scan of the table would cost more every month."""
+    said: list[str] = []
+    escalations, queue = harness.alerts.escalations, harness.outbox.queue
+    with harness.db.read() as connection:
+        connection.set_trace_callback(said.append)
+    escalations.waiting_for_evidence(10)
+    escalations.queue_age_s(0.0)
+    escalations.count_unsettled()
+    queue.next_resend(0.0, 10)
+    queue.least_urgent(10)
+    queue.most_urgent(("ready", "deferred"), [])
+    queue.unsent_bytes()
+    harness.alerts.counts()
+    with harness.db.read() as connection:
+        connection.set_trace_callback(None)
+        asked = [each for each in said if "FROM escalation" in each]
+        assert len(asked) == 8
+        for query in asked:
+            plan = [row["detail"] for row in connection.execute(f"EXPLAIN QUERY PLAN {query}")]
+            assert "SCAN escalation" not in plan, (query, plan)
+
+
 def test_the_next_is_found_by_an_index_however_many_wait(harness: OutboxHarness) -> None:
     said: list[str] = []
     with harness.db.read() as connection:
