@@ -194,7 +194,7 @@ def logging_as_it_was() -> Iterator[None]:
 # The files that take longest, the longest first (`make test ARGS=--durations=80`): with files side by side, one of them
 # begun late would keep one core busy while the others have nothing left.
 LONGEST = (
-    "test_architecture.py", "test_network_switch.py",
+    "test_architecture.py", "test_detector_switch.py",
     "test_shadow.py", "test_accessibility.py", "test_pages.py", "test_timeline_page.py", "test_camera_editor.py",
     "test_recording_outlives_peers.py", "test_health_live.py", "test_detectors.py", "test_live_page.py",
     "test_misbehaving_peers.py", "test_keep.py", "test_roles_pages.py",

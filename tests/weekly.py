@@ -16,11 +16,11 @@ WEEKLY: dict[str, str] = {
         "[types]: appliance and worker; `make lint` checks models, benchmarks and fixtures with them",
     # 28 s: the limit of a call without end is one mechanism for all children
     "unit/test_canary.py::test_each_kind_of_broken_network_is_stopped[hang]": "unit/test_sandbox.py",
-    "system/test_network_switch.py::test_a_network_that_does_not_come_up_is_put_in_quarantine_and_nothing_else_happens"
+    "system/test_detector_switch.py::test_a_network_that_does_not_come_up_is_put_in_quarantine_and_nothing_else_happens"
     "[hangs]": "the same with a network that fails",
     "system/test_shadow.py::test_one_that_fails_or_hangs_is_stopped_and_ingest_goes_on[hangs]": "the same with `fails`",
     # 20 to 46 s, with live cameras
-    "system/test_network_switch.py::test_where_memory_is_short_ingest_is_started_anew_and_it_says_so":
+    "system/test_detector_switch.py::test_where_memory_is_short_ingest_is_started_anew_and_it_says_so":
         "without memory for two networks, in the same file; a process that is killed comes back with the networks of "
         "the pointers, in the same file",
     # 7 to 13 s each: other faults go the same way to a judgement
@@ -72,7 +72,7 @@ WEEKLY: dict[str, str] = {
     "system/test_check.py::test_a_model_that_cannot_be_used_is_reported_in_one_sentence[absent.onnx-absent.onnx]":
         "[text.onnx]",
     "system/test_reconfigure_live.py::test_a_network_that_does_not_load_is_refused_and_recording_goes_on":
-        "system/test_network_switch.py, [refused]",
+        "system/test_detector_switch.py, [refused]",
     "system/test_evidence_steps_nats.py::test_the_appliance_itself_is_killed_while_escalations_take_two_messages":
         "system/test_chaos.py kills it too",
     "system/test_ingest_confinement.py::test_another_back_end_loads_and_looks_confined": "the usual back-end",

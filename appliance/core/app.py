@@ -45,8 +45,8 @@ from appliance.core.background_services import (
 )
 from appliance.core.core_loop import Core
 from appliance.core.core_settings import CoreStores
+from appliance.core.detector_switch import DetectorSwitch
 from appliance.core.ingest_supervisor import IngestSupervisor
-from appliance.core.network_switch import NetworkSwitch
 from appliance.core.shadow_trial import ShadowSources, ShadowTrial
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import MediaReaders, StoredSite
@@ -338,7 +338,7 @@ def build(
     live = partial(_count_live, stores.cameras)
     disk = DiskWatch(root, config.storage.disk_free_min_mb * 1_000_000, clock)
     monitor = ApplianceMonitor(config.sensors.root, stores.meter, clock, live, supervisor, config.detector.hailo)
-    networks = NetworkSwitch(
+    networks = DetectorSwitch(
         config.for_ingest(), bundle_store(), supervisor, clock, lambda: monitor.status.memory, ProofStore(root).agrees
     )
     sources = ShadowSources(

@@ -32,8 +32,8 @@ from appliance.core.core_settings import (
     core_settings,
     router_context,
 )
+from appliance.core.detector_switch import DetectorSwitch
 from appliance.core.ingest_supervisor import IngestSupervisor
-from appliance.core.network_switch import NetworkSwitch
 from appliance.core.shadow_trial import ShadowTrial
 from appliance.core.site_faults import ClockWatch, Neighbours, SiteFaults, UpdateWatch
 from appliance.dashboard.deps import CoreProbes, IngestOrders
@@ -91,7 +91,7 @@ class LastingParts:
     disk: DiskWatch
     restarts: ServiceRestarts
     image_detector: ImageDetector
-    networks: NetworkSwitch
+    networks: DetectorSwitch
     shadow: ShadowTrial
 
 

@@ -34,10 +34,10 @@ from appliance.detect import detector, runtime_choice
 from appliance.detect.detector import AbsentDetector, ObjectDetector, recheck_settings
 from appliance.detect.runtime_choice import runtime_options, table_lines
 from appliance.inference.inference_worker import DetectorHung
-from appliance.ingest.camera_hardware import HardwareDecoders
+from appliance.ingest.camera_detectors import SHARED, NetworkTable
 from appliance.ingest.channel import IngestChannel, signs_of_life
+from appliance.ingest.decode_hardware import HardwareDecoders
 from appliance.ingest.ingest_policy import IngestPolicy, PolicyOutdated
-from appliance.ingest.networks import SHARED, NetworkTable
 from appliance.ingest.process import IngestProcess, rss_bytes
 from appliance.sandbox.confinement import confine
 from appliance.track.tracker import Tracker

@@ -26,12 +26,12 @@ from appliance.detect.detector import ObjectDetector, VariableInput, fallback_re
 from appliance.health.tamper_detector import TamperDetector
 from appliance.health.watchdog import ApplianceWatchdog, CameraWatchdog, DetectorActivity
 from appliance.inference.inference_worker import DetectorHung, InferenceWorker
-from appliance.ingest.camera_hardware import HardwareDecoders
+from appliance.ingest.camera_detectors import FrameHandOver, Networks, NetworkTable
 from appliance.ingest.camera_runner import CameraRunner
 from appliance.ingest.channel import ChannelClosed, IngestChannel
+from appliance.ingest.decode_hardware import HardwareDecoders
 from appliance.ingest.detect_stream import DetectStream
 from appliance.ingest.ingest_policy import IngestPolicy, PolicyOutdated
-from appliance.ingest.networks import FrameHandOver, Networks, NetworkTable
 from appliance.ingest.recorder import RecordTarget, SegmentRecorder
 from appliance.ingest.socket_meter import SocketFinder
 from appliance.ingest.substream_ring import LiveRings, StandbyRing, SubstreamRing, clear_substreams

@@ -23,7 +23,7 @@ from appliance.config import ReplaySections
 from appliance.detect import detector
 from appliance.detect.detector import ObjectDetector
 from appliance.detect.runtime_choice import as_at_run_time, way_text
-from appliance.ingest.camera_hardware import HardwareDecoders
+from appliance.ingest.decode_hardware import HardwareDecoders
 from appliance.lab.cassette_command import (
     ActiveVerdictSource,
     MakeOracle,

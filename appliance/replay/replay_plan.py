@@ -16,7 +16,7 @@ from appliance.base.clock import Clock
 from appliance.base.errors import UsageError, printable
 from appliance.config import DecisionConfig
 from appliance.detect.detector import ObjectDetector
-from appliance.ingest.camera_hardware import HardwareDecoders, HardwareOnly
+from appliance.ingest.decode_hardware import HardwareDecoders, HardwareOnly
 from appliance.replay.condition_spec import NO_CONDITIONS, ConditionSet
 from appliance.replay.footage import ClipSource, FrameSource
 from appliance.replay.replay_log_writer import LogHeader, Replayed, opening, run_id_of, settings_of

@@ -10,7 +10,7 @@ import av
 from appliance import wire
 from appliance.base.clock import footage_period
 from appliance.config import DecisionConfig
-from appliance.evidence.frame_selection import (
+from appliance.evidence.evidence_images import (
     FACTS_ONLY,
     EncodedImage,
     EvidenceMoment,

@@ -19,8 +19,8 @@ from appliance.base.json_lines import decode_ingest
 from appliance.config import SiteConfig
 from appliance.inference import inference_worker
 from appliance.ingest import process
+from appliance.ingest.camera_detectors import NetworkTable
 from appliance.ingest.channel import IngestChannel
-from appliance.ingest.networks import NetworkTable
 from appliance.types import Detections, HealthEvent
 from tests.servers.appliance_process import ApplianceProcess
 from tests.servers.red_camera import one

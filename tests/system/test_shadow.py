@@ -21,8 +21,8 @@ from appliance.bundle.rollout import begin_shadow, end_shadow, shadow_of
 from appliance.canary.proof_store import ProofStore
 from appliance.config import SiteConfig
 from appliance.core import shadow_trial
+from appliance.core.detector_switch import DetectorSwitch
 from appliance.core.ingest_supervisor import IngestSupervisor
-from appliance.core.network_switch import NetworkSwitch
 from appliance.core.shadow_trial import ShadowSources, ShadowTrial
 from appliance.health.load_shedding import NOTHING_SHED
 from appliance.sensors.appliance_sensors import SensorStatus
@@ -31,7 +31,7 @@ from appliance.types import Gap
 from tests.servers.rtsp import FaultyRtspServer
 from tests.support import candidate_networks as candidates
 from tests.support.waiting import until
-from tests.system.test_network_switch import install
+from tests.system.test_detector_switch import install
 
 CLIP = Path(__file__).parents[2] / "fixtures" / "clips" / "gate.mp4"
 noise = partial(candidates.changed, change=partial(candidates.noisy, share=1e-4, seed=1))
@@ -56,7 +56,7 @@ class Appliance:
         config, clock, root = SiteConfig.model_validate(site).for_ingest(), SystemClock(), folder / "data"
         self.proofs, self.kills = ProofStore(root), 0
         self.supervisor = IngestSupervisor(config, clock, replace_network=lambda reason: False)
-        self.switch = NetworkSwitch(config, self.store, self.supervisor, clock, MemoryReading, self.proofs.agrees)
+        self.switch = DetectorSwitch(config, self.store, self.supervisor, clock, MemoryReading, self.proofs.agrees)
         sources = ShadowSources(
             lambda: NOTHING_SHED, lambda: SensorStatus(NOTHING, MemoryReading(), None),
             lambda: self.switch.status.progress in ("trying", "loading"),

@@ -16,8 +16,7 @@ from test_evidence import Site
 from appliance import wire
 from appliance.base.errors import EvidenceError
 from appliance.config import EscalationConfig
-from appliance.evidence.evidence_maker import EvidenceMaker
-from appliance.evidence.frame_selection import (
+from appliance.evidence.evidence_images import (
     CROP_SIDE_MAX,
     EncodedImage,
     EvidenceMoment,
@@ -28,6 +27,7 @@ from appliance.evidence.frame_selection import (
     order_image,
     plan_evidence,
 )
+from appliance.evidence.evidence_maker import EvidenceMaker
 from appliance.media.recording_reader import DirectReader
 from appliance.media.stills import crop_region, encode_within, make_image
 from appliance.store.alerts import AlertStore

@@ -9,7 +9,7 @@ import pytest
 from appliance.base.config_model import DetectorConfig
 from appliance.base.errors import ModelError, ModelForbidden, unreadable_model
 from appliance.detect.detector import ObjectDetector
-from appliance.ingest.networks import Networks, NetworkTable
+from appliance.ingest.camera_detectors import Networks, NetworkTable
 from appliance.types import NetworksAnswer, NetworksCommand
 
 

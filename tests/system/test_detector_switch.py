@@ -26,9 +26,9 @@ from appliance.bundle.manifest import BundleRef
 from appliance.bundle.rollout import advance_rollout, begin_rollout, rollout_of
 from appliance.config import SiteConfig
 from appliance.core import ingest_supervisor
+from appliance.core.detector_switch import FAILS_AFTER, WORKS_AFTER, DetectorSwitch
 from appliance.core.ingest_supervisor import IngestStatus, IngestSupervisor
 from appliance.core.ingest_trial import IngestTooSlow, IngestTrial, NetworkTrial
-from appliance.core.network_switch import FAILS_AFTER, WORKS_AFTER, NetworkSwitch
 from appliance.detect.bundle_maker import describe_file, describe_network, install_files
 from appliance.sensors.linux_sensors import MemoryReading
 from appliance.types import CameraState, FrameBoxes, Gap, SegmentRow, StreamHeader
@@ -80,7 +80,7 @@ class Site:
         }
         config, clock = SiteConfig.model_validate(site).for_ingest(), SystemClock()
         self.supervisor = IngestSupervisor(config, clock, replace_network=self._leave_probation)
-        self.switch = NetworkSwitch(
+        self.switch = DetectorSwitch(
             config, self.store, self.supervisor, clock, lambda: self.memory, lambda ref: False,
             try_s_max=try_s_max,
         )  # fmt: skip
@@ -276,7 +276,7 @@ def test_some_cameras_get_it_first_then_all_and_a_quarantine_ends_it(tmp_path: P
         install(store, v, partial(candidates.changed, change=partial(noise, seed=1)), tmp_path) for v in ("1", "2")
     )
     begin_rollout(store, good, ["gate"])
-    switch = NetworkSwitch(config, store, counted, SystemClock(), MemoryReading, agreed.__contains__)  # type: ignore[arg-type]
+    switch = DetectorSwitch(config, store, counted, SystemClock(), MemoryReading, agreed.__contains__)  # type: ignore[arg-type]
     switch.run_once()
     assert store.in_force().everywhere is None
     with pytest.raises(PreconditionError, match="is being rolled out"):
@@ -331,7 +331,7 @@ def test_without_memory_for_two_networks_ingest_is_started_anew_and_it_says_so(t
     store, tried, memory = BundleStore(tmp_path / "bundles"), Tried(), MemoryReading(available_bytes=65_000_000)
     config = SiteConfig.model_validate({"cameras": {"gate": {"url": "rtsp://127.0.0.1/x"}}}).for_ingest()
     ref = install(store, "1", partial(candidates.changed, change=partial(noise, seed=1)), tmp_path)
-    switch = NetworkSwitch(config, store, tried, SystemClock(), lambda: memory, lambda ref: True)  # type: ignore[arg-type]
+    switch = DetectorSwitch(config, store, tried, SystemClock(), lambda: memory, lambda ref: True)  # type: ignore[arg-type]
     store.put_in_force(ref, state="probation")
     switch.run_once()
     assert (tried.restarts, switch.status.progress) == (1, "restarted")
@@ -345,7 +345,7 @@ def test_a_network_for_which_a_busy_board_had_no_time_is_taken_back_and_not_blam
     store, counted = BundleStore(tmp_path / "bundles"), Counted()
     config = SiteConfig.model_validate({"cameras": {"gate": {"url": "rtsp://127.0.0.1/x"}}}).for_ingest()
     ref = install(store, "1", partial(candidates.changed, change=partial(noise, seed=1)), tmp_path)
-    switch = NetworkSwitch(config, store, counted, SystemClock(), MemoryReading, lambda ref: True)  # type: ignore[arg-type]
+    switch = DetectorSwitch(config, store, counted, SystemClock(), MemoryReading, lambda ref: True)  # type: ignore[arg-type]
     store.put_in_force(ref, state="probation")
     switch.run_once()
     assert (store.in_force().everywhere, store.in_force().quarantined) == (None, {})
@@ -361,7 +361,7 @@ def test_a_moment_without_free_files_neither_blames_a_network_nor_takes_it_out_o
     config = SiteConfig.model_validate({"cameras": {"gate": {"url": "rtsp://127.0.0.1/x"}}}).for_ingest()
     refs = [install(store, v, partial(candidates.changed, change=partial(noise, seed=1)), tmp_path) for v in "12"]
     store.put_in_force(refs[0])
-    switch = NetworkSwitch(config, store, counted, SystemClock(), MemoryReading, lambda ref: True)  # type: ignore[arg-type]
+    switch = DetectorSwitch(config, store, counted, SystemClock(), MemoryReading, lambda ref: True)  # type: ignore[arg-type]
 
     def lacking(*_: object, **__: object) -> None:
         raise OSError(errno.EMFILE, "Too many open files")
@@ -388,7 +388,7 @@ def test_a_rollout_that_a_pin_stops_is_told_once_a_minute_and_not_each_second(
     store.settle(pinned=True)
     begin_rollout(store, refs[1], ["gate"])
     store.settle("gate", proven=True)
-    switch = NetworkSwitch(config, store, counted, clock, MemoryReading, lambda ref: True)  # type: ignore[arg-type]
+    switch = DetectorSwitch(config, store, counted, clock, MemoryReading, lambda ref: True)  # type: ignore[arg-type]
     for _ in range(50):
         switch.run_once()
         clock.advance(1.0)
@@ -402,7 +402,7 @@ def test_an_appliance_that_ends_during_a_trial_takes_no_network_back(tmp_path: P
     ref = install(store, "1", partial(candidates.changed, change=partial(noise, seed=1)), tmp_path)
     loads = (sys.executable, "-c", "import time; time.sleep(60)")
     counted.trial = IngestTrial(loads, SystemClock(), ending)  # type: ignore[assignment]
-    switch = NetworkSwitch(config, store, counted, SystemClock(), MemoryReading, lambda ref: True)  # type: ignore[arg-type]
+    switch = DetectorSwitch(config, store, counted, SystemClock(), MemoryReading, lambda ref: True)  # type: ignore[arg-type]
     before = store.put_in_force(ref, state="probation")
     ending.set()
     switch.run_once()
@@ -416,7 +416,7 @@ def test_a_network_on_probation_is_proven_by_its_answers_and_leaves_without_any(
     refs = [install(store, v, partial(candidates.changed, change=partial(noise, seed=1)), tmp_path) for v in "12"]
     store.put_in_force(refs[0], state="probation")
     agreed: set[BundleRef] = set()
-    switch = NetworkSwitch(config, store, counted, SystemClock(), MemoryReading, agreed.__contains__)  # type: ignore[arg-type]
+    switch = DetectorSwitch(config, store, counted, SystemClock(), MemoryReading, agreed.__contains__)  # type: ignore[arg-type]
     counted.answered = WORKS_AFTER - 1
     switch.run_once()
     assert store.in_force().everywhere.state == "probation"  # type: ignore[union-attr]
@@ -427,7 +427,7 @@ def test_a_network_on_probation_is_proven_by_its_answers_and_leaves_without_any(
     switch.run_once()
     assert store.in_force().everywhere.state == "proven"  # type: ignore[union-attr]
     store.put_in_force(refs[1], state="probation")
-    switch = NetworkSwitch(config, store, counted, SystemClock(), MemoryReading, agreed.__contains__)  # type: ignore[arg-type]
+    switch = DetectorSwitch(config, store, counted, SystemClock(), MemoryReading, agreed.__contains__)  # type: ignore[arg-type]
     counted.answered, counted.failed = 0, FAILS_AFTER
     switch.run_once()
     slot = store.in_force().everywhere

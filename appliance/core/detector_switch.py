@@ -99,7 +99,7 @@ class _Wanted:
         return frozenset(named | ({str(self.everywhere)} if self.everywhere else set()))
 
 
-class NetworkSwitch:
+class DetectorSwitch:
     """Owner of which networks the ingest process runs. State: what it was told last, and how that went.
 
     `run` is called by one thread, `reconfigure` by one at a time, `status` and `fault` by any.
