@@ -330,18 +330,11 @@ class EscalationPlanner:
             own_question=own_words,
             privacy=self._context.privacy(event),
             stability=stability,
-            calibrated=self._calibrated(label, stability),
+            calibrated=_calibrated(self._context, self._camera, label, stability),
             repeat=bool(tracks) and all(self._recent.is_repeat(rule, alert.severity, seen) for seen in tracks),
             system_load=_system_load(self._context, alert, now),
             crowd=self._tracks.crowd,
         )
-
-    def _calibrated(self, label: str, seen: TrackStability) -> CalibratedChance:
-        """Return the chance rounded, as it is logged."""
-        router = self._context.settings.router
-        found = self._context.calibration.chance(self._camera, label, seen, router.error_max, router.cold_share)
-        chance, least = round(found.chance, _DIGITS), round(found.chance_min, _DIGITS)
-        return replace(found, chance=chance, chance_min=least, learn_share=round(found.learn_share, _DIGITS))
 
     def _tracks_of(self, alert: Alert, event: Event) -> list[TrackStats]:
         """Return the alert's newest tracks as they were seen, that of the event first."""
@@ -355,6 +348,14 @@ class EscalationPlanner:
         chance = self._context.calibration.probability
         best = max(tracks, key=lambda each: chance(self._camera, each.label, each.stability))
         return best.label, best.stability
+
+
+def _calibrated(context: RouterContext, camera: str, label: str, seen: TrackStability) -> CalibratedChance:
+    """Return the chance rounded, as it is logged."""
+    router = context.settings.router
+    found = context.calibration.chance(camera, label, seen, router.error_max, router.cold_share)
+    chance, least = round(found.chance, _DIGITS), round(found.chance_min, _DIGITS)
+    return replace(found, chance=chance, chance_min=least, learn_share=round(found.learn_share, _DIGITS))
 
 
 def _system_load(context: RouterContext, alert: Alert, now: float) -> SystemLoad:
