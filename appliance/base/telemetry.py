@@ -87,7 +87,11 @@ class LogRing(logging.Handler):
         self._ring_lock = threading.Lock()
 
     def emit(self, record: logging.LogRecord) -> None:
-        text = record.getMessage()
+        try:
+            text = record.getMessage()
+        except (TypeError, ValueError, LookupError):  # its arguments do not fit: that costs the line alone
+            self.handleError(record)
+            return
         if record.exc_info:
             text = f"{text}\n{logging.Formatter().formatException(record.exc_info)}"
         self._add(record.created, record.levelname, record.name.removeprefix("appliance."), text)

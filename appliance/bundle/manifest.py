@@ -95,7 +95,7 @@ class BundleRef:
     def parse(cls, text: str) -> BundleRef:
         """Return the reference that `NAME@VERSION` stands for. Raise ModelError."""
         name, at, version = text.partition("@")
-        if not at or not re.match(NAME_PATTERN, name) or not re.match(VERSION_PATTERN, version):
+        if not at or not re.fullmatch(NAME_PATTERN, name) or not re.fullmatch(VERSION_PATTERN, version):
             raise ModelError(f"`{text}` is no version of a model: write NAME@VERSION, as in vedette-nano@8")
         return cls(name, version)
 

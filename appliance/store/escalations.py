@@ -198,15 +198,17 @@ class EscalationStore:
                    VALUES (:id, :alert, :site, :camera, :priority, 'waiting', :body, :created_t, :evidence, :wait,
                        :until_t)
                    ON CONFLICT (id) DO UPDATE SET priority = excluded.priority, wait = '', until_t = NULL,
-                       state = iif(state = 'deferred', 'ready', state) WHERE wait <> '' AND excluded.wait = ''""",
+                       state = iif(state = 'deferred', 'ready', state) WHERE wait <> '' AND excluded.wait = ''
+                   RETURNING state""",
                 {
                     "id": escalation.id, "alert": escalation.alert, "site": escalation.site,
                     "camera": escalation.camera, "priority": priority, "body": escalation.to_json().decode(),
                     "created_t": escalation.created_t, "evidence": "" if route is None else route.evidence,
                     "wait": wait, "until_t": route.until_t if route is not None and wait else None,
                 },
-            )  # fmt: skip
-            return written.rowcount > 0
+            ).fetchone()  # fmt: skip
+            self._begin_sending(written, escalation.id)
+            return written is not None
 
     # Called by the router
 
@@ -217,11 +219,12 @@ class EscalationStore:
     def release(self, row: EscalationRow) -> None:
         """End the postponement of an escalation: it is sent as soon as its evidence is made."""
         with self._db.transaction() as connection:
-            connection.execute(
+            released = connection.execute(
                 """UPDATE escalation SET wait = '', until_t = NULL, state = iif(state = 'deferred', 'ready', state)
-                   WHERE id = ? AND wait <> ''""",
+                   WHERE id = ? AND wait <> '' RETURNING state""",
                 (row.id,),
-            )
+            ).fetchone()
+            self._begin_sending(released, row.id)
             bump_rev(self._db, connection, row.alert)
 
     def postpone(self, row: EscalationRow, wait: str, until_t: float | None) -> None:
@@ -269,10 +272,10 @@ class EscalationStore:
         with self._db.transaction() as connection:
             changed = connection.execute(
                 """UPDATE escalation SET state = iif(wait = '', 'ready', 'deferred'), body = ?
-                   WHERE id = ? AND state = 'waiting' AND step = ?""",
+                   WHERE id = ? AND state = 'waiting' AND step = ? RETURNING state""",
                 (escalation.to_json().decode(), escalation.id, escalation.step),
-            )
-            if changed.rowcount == 0:
+            ).fetchone()
+            if changed is None:
                 return False
             connection.execute(
                 """INSERT INTO step (escalation, n, evidence) VALUES (?, ?, ?)
@@ -289,8 +292,13 @@ class EscalationStore:
             bump_rev(self._db, connection, escalation.alert)
             if not escalation.step:
                 self._db.latencies.observe("evidence", self._db.clock.now() - escalation.created_t)
-            self._db.latencies.begin("broker", escalation.id)
+            self._begin_sending(changed, escalation.id)
             return True
+
+    def _begin_sending(self, changed: sqlite3.Row | None, escalation: str) -> None:
+        # For what the router postponed, its wait is no time of the broker's.
+        if changed is not None and changed["state"] == "ready":
+            self._db.latencies.begin("broker", escalation)
 
     # For display
 

@@ -29,8 +29,9 @@ def test_a_manifest_is_read_as_it_was_written(tmp_path: Path) -> None:
     ref = install(BundleStore(tmp_path), "1")
     assert BundleStore(tmp_path).check(ref) == bundle("1", b"1")
     assert BundleRef.parse(str(ref)) == ref
-    with pytest.raises(ModelError, match="NAME@VERSION"):
-        BundleRef.parse("../../etc@1")
+    for text in ("../../etc@1", f"{ref}\n"):
+        with pytest.raises(ModelError, match="NAME@VERSION"):
+            BundleRef.parse(text)
 
 
 def test_the_way_back_is_the_last_one_that_was_proven(tmp_path: Path) -> None:

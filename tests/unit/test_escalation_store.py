@@ -16,6 +16,7 @@ from appliance.store.alerts import AlertStore
 from appliance.store.database import Database
 from appliance.store.escalations import EscalationRow, EscalationStore, MediaRow, as_unsure
 from appliance.store.outbox import Outbox
+from appliance.types import Route
 from tests.servers.site import ref_of
 from tests.support import wire_v1
 from tests.support.sample_rows import T0, opened, sample_escalation, sample_verdict
@@ -308,3 +309,23 @@ def test_a_reason_for_another_alert_is_not_taken(escalated: Escalated) -> None:
     assert escalated.alerts.take_verdict(early(), T0 + 1) == "settled"
     assert escalated.alerts.take_verdict(whole(alert="a2"), T0 + 2) == "known"
     assert stored(escalated).reason == wire.REASON_FOLLOWS
+
+
+@pytest.mark.parametrize("by_core", [True, False])
+def test_the_wait_that_the_router_chose_is_no_time_of_the_broker(tmp_path: Path, by_core: bool) -> None:
+    clock = ManualClock(T0)
+    db = Database(tmp_path / "vedette.db", clock)
+    escalations, asked = EscalationStore(db), sample_escalation()
+    later = Route(camera="yard", alert="a1", event="e", t=T0, ask=True, when="later", wait="off_peak")
+    AlertStore(db).apply(opened(), escalation=asked, priority="normal", route=later)
+    assert EvidenceStore(db).make_ready(asked, [])
+    (row,) = escalations.postponed(9)
+    clock.advance(HOUR_S)
+    if by_core:
+        assert escalations.add(asked, "high")
+    else:
+        escalations.release(row)
+    clock.advance(2)
+    Outbox(db, 72 * HOUR_S).sent(row, clock.now(), 100)
+    assert db.latencies.read()["broker"][1] == pytest.approx(2)
+    db.close()

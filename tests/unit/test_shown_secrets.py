@@ -158,6 +158,13 @@ def test_a_secret_that_changed_is_a_line_that_changed(tmp_path: Path) -> None:
     shown.site.close()
 
 
+def test_a_log_line_whose_arguments_do_not_fit_harms_nobody(capsys: pytest.CaptureFixture[str]) -> None:
+    ring = LogRing(ManualClock(1_700_000_000.0))
+    ring.handle(logging.LogRecord("appliance.x", logging.INFO, "x.py", 1, "%s and %d", ("one",), None))
+    assert ring.tail() == []
+    assert "not enough arguments" in capsys.readouterr().err
+
+
 def test_the_log_shows_no_secret(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     shown = Shown(tmp_path, block)
     shown.site.close()
