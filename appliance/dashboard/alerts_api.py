@@ -1,10 +1,12 @@
-"""`/api/v1/alerts`: the list, one alert, its evidence, and what a person says of it."""
+"""`/api/v1/alerts`: the list, one alert, its evidence, its clip in H.264, and what a person says of it."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Literal
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 from fastapi import Depends, Query, Request
 from starlette.responses import FileResponse, Response
@@ -22,12 +24,13 @@ from appliance.dashboard.alert_reader import (
 )
 from appliance.dashboard.deps import CoreProbes
 from appliance.dashboard.openapi import media
-from appliance.dashboard.recordings_api import kept_file
+from appliance.dashboard.recordings_api import RENDITION_RESPONSES, RenditionsPart, as_problems, in_progress, kept_file
 from appliance.dashboard.schemas import (
     API,
     EVIDENCE_NAMES,
     AlertItem,
     AlertPage,
+    ApiModel,
     BulkDeletion,
     BulkRestore,
     BulkResult,
@@ -196,3 +199,40 @@ def review_alert(reviewer: Reviewer, alert_id: str, change: ReviewChange) -> Ale
 def note_alert(reviewer: Reviewer, alert_id: str, change: NoteChange) -> AlertItem:
     """Replace the note of an alert; an empty one removes it. It can be searched for."""
     return reviewer.note(alert_id, change)
+
+
+class ClipRenditionItem(ApiModel):
+    """An H.264 copy of an alert's clip, ready at `url`; its times are the clip's."""
+
+    url: str
+    bytes: int
+
+
+@router.get("/{alert_id}/rendition", response_model=ClipRenditionItem, responses=RENDITION_RESPONSES)
+async def clip_rendition(alerts: AlertsPart, renditions: RenditionsPart, alert_id: str) -> ClipRenditionItem | Response:
+    """Make a smaller copy of the alert's clip in H.264, for browsers that cannot play the camera's codec.
+
+    202 with `progress` while it is made. It is made only while it is requested.
+    """
+    path = await asyncio.to_thread(alerts.clip, alert_id)
+
+    async def source() -> Path:
+        return path
+
+    async with as_problems():
+        found = await renditions.ask(("alert", alert_id), source)
+    if isinstance(found, float):
+        return in_progress(found)
+    return ClipRenditionItem(url=f"{API}/alerts/{quote(alert_id, safe='')}/rendition.mp4", bytes=found.written.bytes)
+
+
+@router.get("/{alert_id}/rendition.mp4", response_class=FileResponse, responses=media("video/mp4", ranges=True))
+async def clip_rendition_file(
+    request: Request, alerts: AlertsPart, renditions: RenditionsPart, alert_id: str
+) -> Response:
+    """Return the copy that `rendition` has made, with ranges; 404 if it was not requested."""
+    await asyncio.to_thread(alerts.clip, alert_id)
+    made = renditions.kept(("alert", alert_id))
+    if made is None:
+        raise Problem(404, "This clip is not converted; ask for it by /rendition first.")
+    return kept_file(request, made.path, made.etag)

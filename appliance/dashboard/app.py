@@ -91,7 +91,7 @@ PAGES = (
 )  # fmt: skip
 ROUTES = (
     *(each.router for each in (*APIS, *PAGES)),
-    recordings_api.alert_router, exports_api.shared_router, notify_api.snooze_router, push_api.app_router,
+    exports_api.shared_router, notify_api.snooze_router, push_api.app_router,
     setup_api.first_user_router, storage_api.erasure_router,
 )  # fmt: skip
 

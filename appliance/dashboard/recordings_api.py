@@ -1,12 +1,7 @@
-"""Moments and stretches of the recording, and an alert's clip in H.264.
-
-`/api/v1/cameras/{name}/frame` is a moment as an image, `…/recording` a stretch as MP4, and
-`/api/v1/alerts/{alert_id}/rendition` the clip.
-"""
+"""Moments and stretches of the recording: `/api/v1/cameras/{name}/frame` as an image, `…/recording` as MP4."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -20,7 +15,6 @@ from appliance.base.clock import iso_utc
 from appliance.base.errors import EvidenceError
 from appliance.base.local_files import DiskWriteError
 from appliance.dashboard.access_rights import tell_view
-from appliance.dashboard.alert_reader import AlertsPart
 from appliance.dashboard.cameras_api import Cameras
 from appliance.dashboard.openapi import media
 from appliance.dashboard.recordings import SPAN_S_MAX, FrameCache, RecordingCut, RecordingCuts, TooBusy
@@ -36,7 +30,6 @@ from appliance.web.routes import RouteList, provided
 SIDES = {"small": 320, "large": 960}  # pixels of a frame's longer side
 
 router = RouteList(prefix=f"{API}/cameras", tags=["timeline"])
-alert_router = RouteList(prefix=f"{API}/alerts", tags=["alerts"])
 
 Frames = Annotated[FrameCache, Depends(provided(FrameCache))]
 Cuts = Annotated[RecordingCuts, Depends(provided(RecordingCuts))]
@@ -200,43 +193,6 @@ async def recording_file(
         request, path, etag, headers=headers, filename=f"{name}-{stamp}Z.mp4",
         content_disposition_type="attachment" if asked.download else "inline",
     )  # fmt: skip
-
-
-class ClipRenditionItem(ApiModel):
-    """An H.264 copy of an alert's clip, ready at `url`; its times are the clip's."""
-
-    url: str
-    bytes: int
-
-
-@alert_router.get("/{alert_id}/rendition", response_model=ClipRenditionItem, responses=RENDITION_RESPONSES)
-async def clip_rendition(alerts: AlertsPart, renditions: RenditionsPart, alert_id: str) -> ClipRenditionItem | Response:
-    """Make a smaller copy of the alert's clip in H.264, for browsers that cannot play the camera's codec.
-
-    202 with `progress` while it is made. It is made only while it is requested.
-    """
-    path = await asyncio.to_thread(alerts.clip, alert_id)
-
-    async def source() -> Path:
-        return path
-
-    async with as_problems():
-        found = await renditions.ask(("alert", alert_id), source)
-    if isinstance(found, float):
-        return in_progress(found)
-    return ClipRenditionItem(url=f"{API}/alerts/{quote(alert_id, safe='')}/rendition.mp4", bytes=found.written.bytes)
-
-
-@alert_router.get("/{alert_id}/rendition.mp4", response_class=FileResponse, responses=media("video/mp4", ranges=True))
-async def clip_rendition_file(
-    request: Request, alerts: AlertsPart, renditions: RenditionsPart, alert_id: str
-) -> Response:
-    """Return the copy that `rendition` has made, with ranges; 404 if it was not requested."""
-    await asyncio.to_thread(alerts.clip, alert_id)
-    made = renditions.kept(("alert", alert_id))
-    if made is None:
-        raise Problem(404, "This clip is not converted; ask for it by /rendition first.")
-    return kept_file(request, made.path, made.etag)
 
 
 async def _cut(cameras: Cameras, cuts: RecordingCuts, name: str, t0: float, t1: float) -> RecordingCut:
