@@ -60,7 +60,7 @@ _AWAY = frozenset({401, 403, 404, 408, 429, 502, 503, 504})
 class ChatEndpoint:
     """Owner of an HTTP client to one server. It never retries by itself, as redelivery is the retry."""
 
-    def __init__(self, settings: OpenAiEngine) -> None:
+    def __init__(self, settings: OpenAiEngine, transport: httpx.AsyncBaseTransport | None = None) -> None:
         self.where = redact(settings.url)
         self._url, self._timeout_s = settings.url, settings.timeout_s
         key = settings.api_key.get_secret_value() if settings.api_key else ""
@@ -70,6 +70,7 @@ class ChatEndpoint:
             timeout=httpx.Timeout(settings.timeout_s, connect=min(CONNECT_S_MAX, settings.timeout_s)),
             follow_redirects=False,
             trust_env=False,
+            transport=transport,
         )
 
     async def close(self) -> None:
@@ -142,10 +143,10 @@ class OpenAiVlm:
     prompt_version = PROMPT_VERSION
     uses: frozenset[Need] = frozenset({"crop", "frame", "clip"})
 
-    def __init__(self, settings: OpenAiEngine, clock: Clock) -> None:
+    def __init__(self, settings: OpenAiEngine, clock: Clock, transport: httpx.AsyncBaseTransport | None = None) -> None:
         self._settings = settings
         self._clock = clock
-        self._endpoint = ChatEndpoint(settings)
+        self._endpoint = ChatEndpoint(settings, transport)
 
     @property
     def model(self) -> str:
