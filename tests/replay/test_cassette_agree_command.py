@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from appliance.lab.cassette_agreement import ORDERS
+from appliance.lab.cassette_agree_command import ORDERS
 
 from appliance.base.clock import ManualClock, SystemClock
 from appliance.cli import main
