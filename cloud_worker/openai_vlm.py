@@ -316,7 +316,9 @@ class OpenAiVlm:
             raise EngineError(f"{where}: {complaint(status, body)}")
         if "one_token" in {order, *self._settings.answer_order_by_rule.values()}:
             trial = [{"type": "text", "text": f"A trial.{ONE_WORD}"}]
-            _, body = await self._endpoint.post(self._body(trial, "one_token", one_word=True))
+            status, body = await self._endpoint.post(self._body(trial, "one_token", one_word=True))
+            if status != 200:
+                raise EngineError(f"{where}: asked for logprobs, {complaint(status, body)}")
             found = read_completion(body)
             if found is None or not found.choices or found.choices[0].logprobs is None:
                 raise EngineError(f"{where}: it gives no logprobs, which answer_order one_token is made of")

@@ -24,7 +24,7 @@ from appliance.detect.model_files import present_models
 from appliance.settings.rule_trial import TrialSide, try_rules
 from appliance.settings.secret_scrubber import HIDDEN, without_secret
 from appliance.settings.settings_service import SettingsService, SettingsStatus
-from appliance.settings.site_editor import SiteFileChanged, file_keys, leaves
+from appliance.settings.site_editor import SiteFileChanged, SiteText, file_keys, leaves
 from appliance.settings.yaml_edit import SiteChange
 from appliance.store.boxes import BoxStore
 from appliance.store.cameras import CameraStore
@@ -285,19 +285,20 @@ def try_change(
 def change_settings(request: Request, part: Settings, wanted: ChangeSettings) -> SettingsReport:
     """Write a change and put it in force; cameras that it does not touch go on as they are."""
     with settings_problems():
-        changes, kept = _secrets_apart(wanted.parsed())
+        changes, kept = _secrets_apart(wanted.parsed(), part.service.running)
         status = part.service.change(changes, wanted.base, user_of(request), wanted.why or "changed", kept)
         return SettingsReport.after(part.service, status)
 
 
-def _secrets_apart(changes: list[SiteChange]) -> tuple[list[SiteChange], dict[str, str]]:
+def _secrets_apart(changes: list[SiteChange], site: SiteText) -> tuple[list[SiteChange], dict[str, str]]:
     """Return the changes with `${NAME}` in place of secrets that a form takes, and those by name."""
     kept: dict[str, str] = {}
     found = []
     for change in changes:
         key, value = ".".join(map(str, change.path)), change.value
         if key in secret_keys() and isinstance(value, str) and "${" not in value:
-            name = key.upper().replace(".", "_")
+            *above, last = key.upper().split(".")
+            name = f"{site.free_stem('_'.join(above), (last,), key)}_{last}"
             kept[name], value = value.strip(), f"${{{name}}}"
         found.append(SiteChange(change.path, value))
     return found, kept

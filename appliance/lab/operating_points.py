@@ -181,7 +181,10 @@ class TuningAim:
         return self.floor_of == "f1" or _value(figures, self.floor_of) >= self.floor
 
     def rank(self, figures: EventFigures) -> tuple[float, ...]:
-        """Return a rank, higher is better; a point that misses the floor is below all that reach it."""
+        """Return a rank, higher is better; a point that misses the floor is below all that reach it.
+
+        Fewer alerts do not lift one that misses it: where nothing is found, a setting that reports nothing would win.
+        """
         recall, precision = _value(figures, "recall"), _value(figures, "precision")
         fewer_alerts = -(figures.alerts_per_hour or 0.0)
         if self.floor_of == "f1":

@@ -78,6 +78,7 @@ class PushSender:
         if not wanted:
             return SendResult(ok=False, refused=True, later=True, error="Nobody wants to be told of it at this hour")
         taken, payload, sent = self._taken.setdefault(message.message_id, set()), _payload(message), 0
+        self._taken.move_to_end(message.message_id)  # what is still repeated is forgotten last
         failed: list[SendResult] = []
         refusal: SendResult | None = None
         for each in wanted:

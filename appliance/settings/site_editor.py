@@ -67,10 +67,10 @@ class SiteText:
     def free_stem(self, stem: str, keys: Collection[str], section: str) -> str:
         """Return `stem`, with a number where the file names `${stem_key}` outside `section`, a dotted key.
 
-        Two names may have the same stem: `a-b` and `a_b`.
+        section: that the names are for, or the one key. Two names may have the same stem: `a-b` and `a_b`.
         """
         named = _variables_by_key(self.text).items()
-        taken = {name for key, names in named if not key.startswith(f"{section}.") for name in names}
+        taken = {name for key, names in named if not f"{key}.".startswith(f"{section}.") for name in names}
         numbered = chain([stem], (f"{stem}_{n}" for n in count(2)))
         return next(each for each in numbered if taken.isdisjoint(f"{each}_{key}" for key in keys))
 

@@ -113,3 +113,6 @@ def test_a_server_without_logprobs_is_refused_before_work_begins() -> None:
         stub.first_word = None
         with pytest.raises(EngineError, match="gives no logprobs"):
             asyncio.run(check(stub))
+        stub.logprobs_error = "top_logprobs must be at most 5."  # it does give logprobs, but fewer
+        with pytest.raises(EngineError, match=r"answered 400: top_logprobs must be at most 5\."):
+            asyncio.run(check(stub))

@@ -122,6 +122,7 @@ class OpenAiStub:
         self.trials = 0
         self.traces: list[str] = []
         self.first_word: dict[str, float] | None = {"yes": -0.1}  # token -> logprob; None: no logprobs
+        self.logprobs_error = ""  # with which it refuses a request for logprobs (400); '': it takes it
         self._over = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         app = FastAPI()
@@ -167,6 +168,8 @@ class OpenAiStub:
             self.requests.append(body)
             self.traces.append(request.headers.get("traceparent", ""))
             self.asked_t.append(time.time())
+        if body.get("logprobs") and self.logprobs_error:
+            return _error(400, self.logprobs_error, "BadRequestError")
         if body.get("logprobs") and self.first_word is not None:
             return JSONResponse(first_word(self.first_word, body))
         return await self._answer(self._mode_of(body), streamed=body["stream"])

@@ -279,6 +279,18 @@ def test_on_a_full_disk_a_change_is_refused_whole_and_an_edited_file_still_start
     )
 
 
+def test_a_secret_of_a_form_gets_a_name_that_no_other_key_uses(settings: Fixture) -> None:
+    """A key that a person had written with the same variable got the new password, too."""
+    settings.path.write_text(SITE.replace("token: geheim", 'token: "${MQTT_PASSWORD}"'))
+    settings.path.with_suffix(".secrets").write_text("MQTT_PASSWORD=old\n")
+    settings.post("/take-edit")
+    settings.post("", {"path": ["mqtt"], "value": {"url": "mqtt://10.0.0.5:1883", "user": "box"}})
+    for password in ("new", "newer"):  # the second time the name is its own
+        settings.post("", {"path": ["mqtt", "password"], "value": password})
+        assert read_secrets(settings.path) == {"MQTT_PASSWORD": "old", "MQTT_2_PASSWORD": password}
+    assert re.findall(r"\$\{\w+\}", settings.path.read_text()) == ["${MQTT_PASSWORD}", "${MQTT_2_PASSWORD}"]
+
+
 def test_a_refused_change_leaves_no_version_and_no_secret(tmp_path: Path) -> None:
     (tmp_path / "site.yaml").write_text(SITE)
 

@@ -96,6 +96,17 @@ def test_fewer_alerts_decide_between_points_that_are_equally_right() -> None:
     assert choose_point([busy, calm], TuningAim("recall", 0.95)).point is calm
 
 
+def test_of_points_that_miss_the_aim_alike_the_present_one_stays_whatever_its_alerts() -> None:
+    """Fewer alerts would choose a setting that reports nothing, where no setting finds anything."""
+    present = point(None, outcome("a", [False] * 3, wrong=5, alerts=5))
+    silent = point(0.9, outcome("a", [False] * 3, alerts=0))
+    busy = point(0.3, outcome("a", [False] * 3, wrong=6, alerts=6))
+    assert choose_point([present, silent, busy], TuningAim("recall", 0.95)).point is present
+    better = outcome("a", [True, False, False], alerts=1), outcome("a", [True, False, False], alerts=4)
+    points = [present, point(0.7, better[0]), point(0.6, better[1])]
+    assert choose_point(points, TuningAim("recall", 0.95)).point is points[2], "the nearest in alerts"
+
+
 def test_a_difference_is_paired_so_that_common_luck_falls_out() -> None:
     hard = [True] * 20 + [False] * 20
     better = point(0.4, outcome("a", hard[:-6] + [True] * 6))

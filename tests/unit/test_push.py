@@ -20,6 +20,7 @@ from appliance.base.credentials import own_key
 from appliance.base.errors import MissingDependency, UsageError
 from appliance.config import PushTarget
 from appliance.core.background_services import _in_hours
+from appliance.notify import push_sender
 from appliance.notify.message import AlertFinding, NotificationMessage, SendResult
 from appliance.notify.push_means import PushMeans, VapidKey
 from appliance.notify.push_sender import PLAIN_BYTES_MAX, PushSender, encrypt
@@ -197,6 +198,18 @@ def test_after_a_failure_only_those_that_lack_it_are_sent_it(site: Site) -> None
     del site.service.statuses["/send/b"]
     assert site.send().ok
     assert [each.path for each in site.service.pushed] == ["/send/a", "/send/b", "/send/b"]
+
+
+def test_a_message_that_is_still_repeated_is_remembered_longer_than_others(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(push_sender, "MESSAGES_REMEMBERED", 2)
+    site.subscribe("a")
+    site.subscribe("b")
+    site.service.statuses["/send/b"] = 503
+    for name in ("n1", "n2", "n1", "n3", "n1"):
+        site.send(replace(MESSAGE, id=name))
+    assert [each.path for each in site.service.pushed].count("/send/a") == 3, "each message once"
 
 
 def test_a_browser_that_subscribed_to_another_key_delays_no_other(site: Site) -> None:
