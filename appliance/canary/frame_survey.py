@@ -40,7 +40,7 @@ SCORE_MIN = 0.1  # what is weaker says nothing
 FRAMES_MAX = 20_000  # 3 hours of 2 frames a second; the answers are some 10 MB
 PROGRESS_EVERY = 20  # frames
 PAIRS_MAX = 60  # frames; twice what an e-value needs for a share of three quarters
-COST_ROUNDS = 5  # inferences of each network for a frame: the cheaper one counts, as what disturbs only ever adds
+COST_ROUNDS = 3  # inferences of each network for a frame: the cheaper one counts, as what disturbs only ever adds
 COST_FILES_MAX = 12  # from which they are taken, spread over the footage
 
 
