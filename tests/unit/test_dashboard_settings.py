@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -277,6 +278,16 @@ def test_on_a_full_disk_a_change_is_refused_whole_and_an_edited_file_still_start
     assert SettingsService(settings.path, folder, settings.site.clock, lambda config: ()).running.config.site.name == (
         "edited"
     )
+
+
+def test_a_folder_of_versions_that_cannot_be_made_refuses_a_change_and_no_start(settings: Fixture) -> None:
+    folder = settings.path.parent / settings_service.FOLDER
+    shutil.rmtree(folder)
+    folder.write_text("stands where the folder would")
+    answer = settings.post("", {"path": ["site", "name"], "value": "other"}, status=507)
+    assert "site-versions cannot be made: File exists" in answer["detail"]
+    assert (settings.path.read_text(), settings.in_force) == (SITE, [])
+    SettingsService(settings.path, settings.path.parent, settings.site.clock, lambda config: ())
 
 
 def test_a_refused_change_leaves_no_version_and_no_secret(tmp_path: Path) -> None:
