@@ -227,6 +227,19 @@ class BundleStore:
         with locked(self.root):
             _write_pointers(self, replace(self.in_force(), everywhere=None))
 
+    @contextlib.contextmanager
+    def undone_on_failure(self, camera: str = "") -> Iterator[None]:
+        """Have the pointer of `camera` ("": of all) as it was, if what is done within fails. Raise ModelError."""
+        before = self.in_force().pointers.get(camera)
+        try:
+            yield
+        except BaseException:
+            with locked(self.root):
+                table = self.in_force()
+                if table.pointers.get(camera) != before:
+                    _write_pointers(self, _with_slot(table, camera, before))
+            raise
+
     def quarantine(self, ref: BundleRef, reason: str) -> None:
         """Never put `ref` in force again, and go back wherever it is. Raise ModelError."""
         with locked(self.root):

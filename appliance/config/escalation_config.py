@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from ipaddress import ip_address
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
@@ -12,6 +13,9 @@ from appliance.base.config_model import ConfigModel
 from appliance.config.values import Amount, Schedule, Seconds, Share, check_port
 from appliance.config.verdict_severity import VerdictSeverityConfig
 from appliance.types import EvidenceStep, Severity
+
+_DOT = r"[.\u3002\uff0e\uff61]"  # of a host name, those of other scripts, too (RFC 3490)
+_NUMBER = r"\d+|0x[\da-f]+"  # a whole IPv4 address: 134744072 is 8.8.8.8
 
 
 class RouterConfig(ConfigModel):
@@ -91,7 +95,8 @@ def _is_nearby(host: str) -> bool:
     try:
         address = ip_address(host)
     except ValueError:
-        return "." not in host or host.endswith((".local", ".lan", ".internal", ".home.arpa"))
+        is_far = re.search(_DOT, host) or re.fullmatch(_NUMBER, host)
+        return not is_far or host.endswith((".local", ".lan", ".internal", ".home.arpa"))
     return address.is_loopback or address.is_private or address.is_link_local
 
 

@@ -292,6 +292,8 @@ class LiveFeed:
                 self.problem = "nothing is being recorded of this camera now"
             elif newest.path != self._path:
                 await self._go_on_to(newest)
+            elif self._reader is not None:  # of a file that is read, the store was only late
+                self.problem = ""
         else:
             self._close_file("")
             self._path = self._instead_of = ""

@@ -263,12 +263,13 @@ class ModelReader:
         changes = [SiteChange(KEY, value)] if self._config.detector.model != value else []
         if changes:  # what the settings refuse moves no pointer
             self._settings.service.propose(changes, wanted.base)
-        if at:
-            store.put_in_force(BundleRef.parse(wanted.model), state="probation")
-        elif store.in_force().everywhere is not None:  # `auto` would follow it, and so would its own name
-            store.withdraw()
-        if changes:
-            self._settings.service.change(changes, wanted.base, who, f"network {wanted.model}")
+        with store.undone_on_failure():
+            if at:
+                store.put_in_force(BundleRef.parse(wanted.model), state="probation")
+            elif store.in_force().everywhere is not None:  # `auto` would follow it, and so would its own name
+                store.withdraw()
+            if changes:
+                self._settings.service.change(changes, wanted.base, who, f"network {wanted.model}")
         self._probes.orders.switch()
 
     def use_for_camera(self, wanted: UseModel, who: str) -> None:
@@ -281,9 +282,10 @@ class ModelReader:
         if wanted.model == now.name:
             if has_own:
                 self._settings.service.propose([SiteChange(key, REMOVED)], wanted.base)
-            store.release([wanted.camera])
-            if has_own:
-                self._settings.service.change([SiteChange(key, REMOVED)], wanted.base, who, why)
+            with store.undone_on_failure(wanted.camera):
+                store.release([wanted.camera])
+                if has_own:
+                    self._settings.service.change([SiteChange(key, REMOVED)], wanted.base, who, why)
         elif "@" in wanted.model and self._config.detector.model == AUTO_MODEL and not has_own:
             others = {each for name, each in self._own(now.table).items() if name != wanted.camera}
             if len(others | {wanted.model}) > OWN_NETWORKS_MAX:

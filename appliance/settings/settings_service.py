@@ -73,7 +73,10 @@ class SiteVersions:
         if known and known[0].digest == digest_of(text):
             return known[0]
         version = SiteVersion(known[0].number + 1 if known else 1, self._clock.now(), who, why, digest_of(text))
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise DiskWriteError(f"{self._folder} cannot be made: {error.strerror}") from None
         replace_text(self._path(version.number), json.dumps(asdict(version) | {"text": text}, ensure_ascii=False))
         for old in known[VERSIONS_KEPT - 1 :]:
             with contextlib.suppress(OSError):

@@ -233,6 +233,9 @@ def test_an_appliance_without_an_uplink_answers_its_alerts(tmp_path: Path, stub:
 def test_only_a_server_nearby_is_taken() -> None:
     for url in ("http://127.0.0.1:8000/v1", "http://192.168.1.5/v1", "http://judge.lan:8000/v1", "http://[fd00::1]/v1"):
         assert LocalJudgeConfig(url=url).url == url
-    for url in ("https://api.example.com/v1", "http://8.8.8.8/v1", "ftp://127.0.0.1/v1", "127.0.0.1:8000"):
+    for url in (
+        "https://api.example.com/v1", "http://8.8.8.8/v1", "ftp://127.0.0.1/v1", "127.0.0.1:8000",
+        "http://134744072/v1", "http://0x08080808/v1", "http://[::ffff:8.8.8.8]/v1", "http://example。com/v1",
+    ):  # fmt: skip
         with pytest.raises(ValueError, match="must be"):
             LocalJudgeConfig(url=url)

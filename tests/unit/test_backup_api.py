@@ -111,6 +111,8 @@ def test_an_upload_has_bounds_and_goes_on_where_it_was(served: Served) -> None:
     assert (served.root / "restore/upload.part").read_bytes() == b"abcde"
     assert served.http.post("/api/v1/restore", json={}).status_code == 422
     assert served.http.get("/api/v1/backups").json()["ready"] is None
+    assert send(0, b"") == 200, "an empty file takes the place of the one before, too"
+    assert "is no backup" in served.http.post("/api/v1/restore", json={}).json()["detail"]
 
 
 def test_what_a_kill_left_of_a_backup_goes_with_the_next_one(served: Served) -> None:

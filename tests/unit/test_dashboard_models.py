@@ -158,6 +158,30 @@ def test_a_stale_request_moves_no_pointer(client: TestClient) -> None:
         assert bundle_store().in_force() == before
 
 
+def test_settings_that_cannot_be_changed_move_no_pointer(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk of the settings is full, or they cannot be put in force."""
+    ref = adopt_network("yard")
+
+    def use(model: str, camera: str, status: int) -> None:
+        body = {"model": model, "base": client.get("/api/v1/models").json()["base"], "camera": camera}
+        answer = client.post("/api/v1/models/use", json=body)
+        assert answer.status_code == status, answer.text
+
+    def full(*_: object) -> None:
+        raise DiskWriteError("the disk is full")
+
+    use("yard", "", 200)
+    use("vedette-nano", "gate", 200)
+    bundle_store().put_in_force(ref, "gate")
+    monkeypatch.setattr(SettingsService, "change", full)
+    for model, camera in ((str(ref), ""), ("yard", "gate"), ("vedette-nano", "")):
+        if model == "vedette-nano":
+            bundle_store().put_in_force(ref)
+        before = bundle_store().in_force()
+        use(model, camera, 507)
+        assert bundle_store().in_force() == before, (model, camera)
+
+
 def test_what_cannot_be_done_is_said(client: TestClient) -> None:
     base = client.get("/api/v1/models").json()["base"]
     for path, body, status, says in (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -289,6 +290,16 @@ def test_a_secret_of_a_form_gets_a_name_that_no_other_key_uses(settings: Fixture
         settings.post("", {"path": ["mqtt", "password"], "value": password})
         assert read_secrets(settings.path) == {"MQTT_PASSWORD": "old", "MQTT_2_PASSWORD": password}
     assert re.findall(r"\$\{\w+\}", settings.path.read_text()) == ["${MQTT_PASSWORD}", "${MQTT_2_PASSWORD}"]
+
+
+def test_a_folder_of_versions_that_cannot_be_made_refuses_a_change_and_no_start(settings: Fixture) -> None:
+    folder = settings.path.parent / settings_service.FOLDER
+    shutil.rmtree(folder)
+    folder.write_text("stands where the folder would")
+    answer = settings.post("", {"path": ["site", "name"], "value": "other"}, status=507)
+    assert "site-versions cannot be made: File exists" in answer["detail"]
+    assert (settings.path.read_text(), settings.in_force) == (SITE, [])
+    SettingsService(settings.path, settings.path.parent, settings.site.clock, lambda config: ())
 
 
 def test_a_refused_change_leaves_no_version_and_no_secret(tmp_path: Path) -> None:

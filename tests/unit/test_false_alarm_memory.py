@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,8 +13,10 @@ from appliance.base.clock import ManualClock
 from appliance.config import CameraConfig
 from appliance.dashboard.app import create_app
 from appliance.dashboard.false_alarms_api import RuleProposal, propose
+from appliance.settings.settings_service import SettingsService
 from appliance.store.reviews import ReviewedBox, ReviewStore
 from appliance.types import Box, Event
+from appliance.web.texts import set_language, tell
 from tests.support.dashboard_site import Site, config_of
 
 T0 = 1_700_000_000.0
@@ -114,6 +117,25 @@ def test_what_the_rule_no_longer_reports_proposes_nothing() -> None:
     assert propose(FALSE, camera(score_min=0.59)) == []
 
 
+def test_every_form_of_a_proposal_is_told_in_german() -> None:
+    weak = [seen(f"w{n}", 0.55, DOOR, false=False) for n in range(2)]
+    large, small = ([tall(height, n) for n in range(5)] for height in (0.4, 0.1))
+    set_language("de")
+    try:
+        told = [
+            tell(only(propose(events, camera())).sentences)
+            for events in (
+                FALSE, [*FALSE, *RIGHT], [*FALSE, *RIGHT, weak[0]], [*FALSE, *RIGHT, *weak], [*FALSE, *large],
+                [*FALSE, *small], [seen(f"f{n}", 0.97) for n in range(3)],
+            )
+        ]  # fmt: skip
+    finally:
+        set_language("en")
+    assert told[1].endswith("; von 10 als richtig bestätigten ginge keiner verloren.")
+    assert told[2].endswith("; von 11 als richtig bestätigten gäbe es 1 nicht mehr.")
+    assert not [text for text in told if re.search(r"\b(?:false|that|with|would|of|none|place)\b", text, re.I)]
+
+
 def test_reviews_make_it_and_taking_one_back_undoes_it(tmp_path: Path) -> None:
     site = Site(tmp_path, ManualClock(T0 + 100), config_of())
     for n in range(3):
@@ -130,11 +152,18 @@ def test_reviews_make_it_and_taking_one_back_undoes_it(tmp_path: Path) -> None:
         )
         site.raise_alert(f"a{n}", T0 + n, events=[event])
         ReviewStore(site.db).review([f"a{n}"], "false_alarm", T0 + 50)
-    app = create_app(site.stored, site.config.for_dashboard())
+    file = tmp_path / "site.yaml"
+    file.write_text("site: {name: depot-7}\ncameras: {gate: {url: 'rtsp://10.0.0.1/a'}}\n")
+    service = SettingsService(file, tmp_path, site.clock, lambda _: ())
+    app = create_app(site.stored, site.config.for_dashboard(), settings=service)
     with TestClient(app, base_url="http://127.0.0.1:8080") as client:
         (found,) = client.get("/api/v1/cameras/gate/proposals").json()
         assert found["editor"] == "/cameras/gate/edit?rule=intruder&place=0.7%2C0.4%2C0.76%2C0.6&score_min=0.61"
         assert found["alarms"] == ["a2", "a1", "a0"]
+        for page in ("/alerts/a0", "/cameras/gate/edit"):
+            words = client.get(page, headers={"Accept-Language": "de"}).text
+            assert "3 Fehlalarme (Person) an dieser Stelle und in dieser Größe, Sicherheit bis 0,60." in words
+            assert "Mit score_min 0,61 wäre keiner davon gekommen." in words
         assert client.get("/api/v1/cameras/dock/proposals").json() == []
         ReviewStore(site.db).review(["a1"], None, T0 + 60)
         assert client.get("/api/v1/cameras/gate/proposals").json() == []

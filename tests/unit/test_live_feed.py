@@ -260,6 +260,19 @@ def test_a_camera_that_is_not_recorded_says_so_until_it_is(site: Site) -> None:
     run(site, story)
 
 
+def test_a_store_that_was_late_leaves_no_problem_behind(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(hub: LiveHub) -> None:
+        Recording(site, 20).grow(15)
+        watching = Watching(hub.join(["gate"], lambda: OWNER))
+        await watching.until(lambda: bool(watching.video()))
+        with monkeypatch.context() as late:
+            late.setattr(live_feed.LiveFiles, "newest", lambda _: None)
+            await watching.until(lambda: bool(watching.notes()) and watching.notes()[-1]["problem"] != "")
+        await asyncio.wait_for(watching.until(lambda: watching.notes()[-1]["problem"] == ""), 10)
+
+    run(site, story)
+
+
 def test_a_damaged_file_costs_that_file_only(site: Site) -> None:
     async def story(hub: LiveHub) -> None:
         recording = Recording(site, 100)

@@ -6,8 +6,9 @@ const PIECE = 1024 * 1024;
 const sent = by("sent");
 
 async function send(file) {
-	for (let at = 0; at < file.size; at += PIECE) {
-		sent.textContent = t("{share} % sent", { share: Math.floor((100 * at) / file.size) });
+	// An empty file is a piece, too: it takes the place of what was sent before.
+	for (let at = 0; at === 0 || at < file.size; at += PIECE) {
+		sent.textContent = t("{share} % sent", { share: at && Math.floor((100 * at) / file.size) });
 		const answer = await fetch(`/api/v1/restore/upload?at=${at}`, {
 			method: "POST",
 			headers: { "Content-Type": "application/octet-stream" },
