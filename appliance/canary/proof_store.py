@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections import defaultdict, deque
 from collections.abc import Collection, Iterator, Mapping
@@ -11,6 +12,7 @@ from typing import Literal
 
 from pydantic import TypeAdapter, ValidationError
 
+from appliance.base.json_lines import AppendOnlyFile, whole_bytes
 from appliance.base.local_files import write_file
 from appliance.bundle.bundle_store import BundleStore
 from appliance.bundle.manifest import BundleRef
@@ -185,7 +187,8 @@ class LiveEvidence:
 
     def add(self, frame: LiveFrame) -> None:
         """Keep a frame and take what follows from it. Raise OSError."""
-        with self._path.open("ab") as file:
+        kept = whole_bytes(self._path)  # not what a full disk left of the last line: this one would join it
+        with contextlib.closing(AppendOnlyFile(self._path, kept)) as file:
             file.write(_FRAME.dump_json(frame) + b"\n")
         self._take(frame)
 

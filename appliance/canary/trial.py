@@ -43,7 +43,8 @@ FAILURES = (SandboxError, ModelError, SourceError, DetectorError)
 UNTRIED = (SandboxTimeout, SandboxUnavailable)
 """Errors that blame no candidate: on a busy machine a child of the lowest priority may get no time for hours.
 
-SourceError of the candidate's survey is the third: the recording was deleted since the other network examined it.
+SourceError of the candidate's survey is the third: the recording was deleted since the other network examined it. Nor
+does any error in a kept scenario that was deleted since.
 """
 
 
@@ -187,7 +188,7 @@ class CandidateTrial:
             yield from cpu_pairs(*surveys)
 
     def _try_scenario(self, file: str) -> None:
-        passed = []
+        name, passed = Path(file).parent.name, []
         for detector in (self._plan.now, self._plan.then):
             values = {
                 "file": file, "model_folder": self._plan.model_folder, "model": detector.model,
@@ -196,11 +197,14 @@ class CandidateTrial:
             try:
                 passed.append(self._call("run_scenario", values, WALL_S_MAX)["status"] == "passed")
             except FAILURES as error:
-                if detector is self._plan.then and passed and not isinstance(error, UNTRIED):
+                if passed and not isinstance(error, UNTRIED) and Path(file).is_file():
                     self._failure = str(error)
                 else:
-                    self._unread.append(f"{Path(file).parent.name}: {error}")
+                    self._unread.append(f"{name}: {error}")
                 return
+        if not Path(file).is_file():  # so a run may have failed for want of its clip
+            self._unread.append(f"{name}: it was deleted meanwhile")
+            return
         self._judge.add_expectation(old_right=passed[0], new_right=passed[1])
 
     def _costs(self) -> tuple[RunCosts, RunCosts]:

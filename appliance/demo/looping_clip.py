@@ -40,6 +40,7 @@ class AccessUnit:
     pts_s: float  # when it is to be shown, the first frame at 0
     key: bool  # begins with its parameter sets
     nals: tuple[bytes, ...]
+    pass_s: float  # when its pass began, on the axis of `dts_s`
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,6 @@ class LoopingClip:
         self._frame_s = 1.0 / (self.fps or _FPS_IF_UNKNOWN)
         self._dts_s = -self._frame_s
         self._lead_s: float | None = None
-        self.passes_s: list[float] = []  # when each pass began, on the axis of `dts_s`
         self._units = self._passes()
         self._reading = threading.Lock()
 
@@ -94,6 +94,7 @@ class LoopingClip:
     def _one_pass(self) -> Iterator[AccessUnit]:
         began = False
         before_s: float | None = None
+        pass_s = self._dts_s + self._frame_s
         for packet in _packets(self.path):
             began = began or packet.is_keyframe
             if not began:
@@ -101,8 +102,6 @@ class LoopingClip:
             nals = self._nals(packet)
             if not nals:
                 continue
-            if before_s is None:
-                self.passes_s.append(self._dts_s + self._frame_s)
             dts_s = _seconds(packet, packet.dts)
             pts_s = _seconds(packet, packet.pts)
             self._dts_s += self._step_s(before_s, dts_s)
@@ -111,7 +110,7 @@ class LoopingClip:
             if self._lead_s is None:
                 self._lead_s = reorder_s
             shown_s = self._dts_s + reorder_s - self._lead_s
-            yield AccessUnit(self._dts_s, shown_s, packet.is_keyframe, nals)
+            yield AccessUnit(self._dts_s, shown_s, packet.is_keyframe, nals, pass_s)
 
     def _nals(self, packet: av.Packet[av.VideoStream]) -> tuple[bytes, ...]:
         codec = self.stream.codec

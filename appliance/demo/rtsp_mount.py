@@ -68,7 +68,7 @@ class Mount:
         self._timestamp_base = secrets.randbits(32)
         self._sound_base = secrets.randbits(31)
         self._sound_sent: SentUnit | None = None
-        self._heard = 0, 0  # of the clip's passes, and of the frames of that one, sent so far
+        self._heard = 0.0, 0  # when the clip's pass began that is heard, and how many of its frames were sent
         self._origin: float | None = None
         self._clip_began_s = 0.0
         self._due_s = 0.0
@@ -163,7 +163,7 @@ class Mount:
         old, self._clip, self._next_clip = self._clip, self._next_clip or self._clip, None
         await asyncio.to_thread(old.close)
         self._clip_began_s = self._due_s + 1.0 / (self._clip.fps or 25.0)
-        self._heard, self._sound_sent = (0, 0), None
+        self._heard, self._sound_sent = (0.0, 0), None
 
     async def _reopen(self) -> None:
         """Try the file once more: one that was taken away may come back."""
@@ -185,24 +185,25 @@ class Mount:
             self._due_s += lag_s
         elif lag_s < 0:
             await asyncio.sleep(-lag_s)
-        self._deliver_sound(unit.dts_s)
+        self._deliver_sound(unit)
         await self.deliver(self._packed(unit))
 
-    def _deliver_sound(self, until_s: float) -> None:
-        """Send what was heard up to `until_s` of the clip's time; each pass of the clip begins its sound again."""
-        sound, frames, passes = self._clip.sound, self._clip.sound_frames, self._clip.passes_s
-        if sound is None:
+    def _deliver_sound(self, unit: AccessUnit) -> None:
+        """Send what was heard up to this unit of the clip; each pass of the clip begins its sound again."""
+        if self._clip.sound is None:
             return
-        at, n = self._heard
-        while at < len(passes):
-            ends_s = passes[at + 1] if at + 1 < len(passes) else until_s
-            while n < len(frames) and passes[at] + frames[n].t <= min(until_s, ends_s):
-                self._send_sound(sound, passes[at] + frames[n].t, frames[n].data)
-                n += 1
-            if at + 1 >= len(passes) or passes[at + 1] > until_s:
-                break
-            at, n = at + 1, 0
-        self._heard = at, n
+        if unit.pass_s != self._heard[0]:
+            self._deliver_pass(self._clip.sound, unit.pass_s)
+            self._heard = unit.pass_s, 0
+        self._deliver_pass(self._clip.sound, unit.dts_s)
+
+    def _deliver_pass(self, sound: SoundFormat, until_s: float) -> None:
+        """Send what the pass that is heard has up to `until_s` of the clip's time."""
+        (pass_s, n), frames = self._heard, self._clip.sound_frames
+        while n < len(frames) and pass_s + frames[n].t <= until_s:
+            self._send_sound(sound, pass_s + frames[n].t, frames[n].data)
+            n += 1
+        self._heard = pass_s, n
 
     def _send_sound(self, sound: SoundFormat, t: float, frame: bytes) -> None:
         heard_s = self._clip_began_s + t

@@ -5,6 +5,7 @@ The format and its key, reading, writing, and playing one back by what was asked
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import re
@@ -218,6 +219,10 @@ class CassetteReader:
                 self._digest.update(data)
                 yield PlacedLine(line, offset)
 
+    def close(self) -> None:
+        """Release the file, where `lines()` is not read to its end."""
+        self._file.close()
+
     def _header(self) -> CassetteHeader:
         data = self._file.readline(LINE_BYTES_MAX + 1)
         if CASSETTE.encode() not in data:
@@ -264,7 +269,8 @@ class CassetteWriter:
         kept = whole_bytes(path)
         self.header: CassetteHeader | None = None
         if kept:
-            self.header = CassetteReader(path).header
+            with contextlib.closing(CassetteReader(path)) as reader:
+                self.header = reader.header
         self._file = AppendOnlyFile(path, kept)
 
     def begin(self, header: CassetteHeader) -> None:

@@ -71,6 +71,7 @@ class DetectorCache:
         self._model = model
         self._load = load
         self.ways: list[str] = []
+        self._asked: tuple[DetectorConfig, Path | None] | None = None
         self._last: tuple[DetectorConfig, ObjectDetector] | None = None
 
     def get(self, settings: DetectorConfig, storage: Path | None = None) -> ObjectDetector:
@@ -80,9 +81,11 @@ class DetectorCache:
         """
         if self._model is not None:
             settings = settings.with_model(self._model)
-        if self._last is None or self._last[0] != settings:
+        if self._last is None or self._asked != (settings, storage):  # of two appliances each has its own choice
             settled = settings if self._load else as_at_run_time(settings, storage)
-            self._last = (settings, (self._load or detectors.load)(settled))
+            if self._last is None or self._last[0] != settled:
+                self._last = (settled, (self._load or detectors.load)(settled))
+            self._asked = (settings, storage)
             if (way := way_text(settled)) and way not in self.ways:
                 self.ways.append(way)
         return self._last[1]

@@ -41,7 +41,7 @@ from appliance.core.ingest_supervisor import DEATHS_MAX, IngestSupervisor
 from appliance.detect.bundle_maker import describe_network
 from appliance.detect.model_files import accurate_precisions, bundle_store, find_model
 from appliance.lab.prove_command import advise_command, prove_command
-from appliance.sandbox.sandbox import SandboxDied, SandboxTimeout, SandboxUnavailable
+from appliance.sandbox.sandbox import SandboxDied, SandboxFailed, SandboxTimeout, SandboxUnavailable
 from appliance.types import FrameBoxes
 from benchmarks import canary
 from tests.support.candidate_networks import Candidate, bad_candidates, equal_candidates
@@ -171,7 +171,10 @@ def test_a_candidate_may_use_more_cpu_time_but_is_not_blamed_where_it_got_none(e
 @pytest.mark.parametrize(
     ("error", "outcome"), [(SandboxTimeout("it got no time"), "not enough"), (SandboxDied("it crashed"), "worse")]
 )
-def test_a_candidate_that_got_no_time_for_a_scenario_is_not_blamed(error: Exception, outcome: str) -> None:
+def test_a_candidate_that_got_no_time_for_a_scenario_is_not_blamed(
+    tmp_path: Path, error: Exception, outcome: str
+) -> None:
+    (tmp_path / "kept.scenario.yaml").touch()
     results = iter(({"status": "passed"}, error))
 
     def call(function: str, values: Mapping[str, Any], cpu_s: float) -> Any:
@@ -179,9 +182,29 @@ def test_a_candidate_that_got_no_time_for_a_scenario_is_not_blamed(error: Except
             raise result
         return result
 
-    plan = TrialPlan("night@1", DetectorConfig(), DetectorConfig(), (), scenarios=("kept/kept.scenario.yaml",))
-    report = CandidateTrial(plan, call).run(0.0)
+    scenarios = (str(tmp_path / "kept.scenario.yaml"),)
+    report = CandidateTrial(TrialPlan("night@1", DetectorConfig(), DetectorConfig(), (), scenarios), call).run(0.0)
     assert (report.judgement.outcome, bool(report.unread)) == (outcome, outcome == "not enough")
+
+
+@pytest.mark.parametrize("answer", [SandboxFailed("run_scenario: ConfigError: it is not there"), {"status": "failed"}])
+def test_a_candidate_is_not_blamed_for_a_scenario_that_was_deleted_between_the_runs(
+    tmp_path: Path, answer: Exception | dict[str, str]
+) -> None:
+    file = tmp_path / "kept.scenario.yaml"
+    file.touch()
+
+    def call(function: str, values: Mapping[str, Any], cpu_s: float) -> Any:
+        if values["model"] == "now":
+            return {"status": "passed"}
+        file.unlink()
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    plan = TrialPlan("night@1", DetectorConfig(model="now"), DetectorConfig(), (), scenarios=(str(file),))
+    report = CandidateTrial(plan, call).run(0.0)
+    assert (report.judgement.outcome, report.judgement.losses, len(report.unread)) == ("not enough", 0, 1)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -234,6 +235,14 @@ def test_a_torn_last_line_is_dropped_when_recording_continues(tmp_path: Path) ->
     writer.close()
     decisions = [placed.line.verdict.decision for placed in CassetteReader(path).lines()]
     assert decisions == ["confirmed", "rejected"]
+
+
+def test_a_recording_that_goes_on_leaves_no_file_open(tmp_path: Path) -> None:
+    path = write(tmp_path / "c.jsonl", line(body()))
+    with warnings.catch_warnings(record=True) as left:
+        warnings.simplefilter("always", ResourceWarning)
+        CassetteWriter(path).close()
+    assert [str(each.message) for each in left] == []
 
 
 def test_names_are_as_long_as_the_wire_lets_them_be(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import resource
 from dataclasses import replace
 from pathlib import Path
 
@@ -85,6 +86,19 @@ def test_it_goes_on_after_a_restart_and_a_torn_line_and_begins_anew_with_another
     path.write_bytes(damaged)
     assert evidence(tmp_path).frames == 9
     assert LiveEvidence(path, ("night@1", NETWORKS[1])).frames == 0
+
+
+def test_of_a_frame_that_a_full_disk_cut_off_nothing_joins_the_next(tmp_path: Path) -> None:
+    found = evidence(tmp_path, *(frame(n) for n in range(10)))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (file_of(tmp_path, NETWORKS[1]).stat().st_size + 50, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            found.add(frame(10))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    found.add(frame(11))
+    assert evidence(tmp_path).frames == found.frames == 11
 
 
 def test_a_car_that_stands_there_is_not_new_evidence_each_time(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sized
 from fractions import Fraction
 from pathlib import Path
 
@@ -90,3 +91,14 @@ def test_a_clip_loops_with_time_that_only_goes_forward(tmp_path: Path) -> None:
     steps = {round(after.dts_s - before.dts_s, 6) for before, after in itertools.pairwise(units)}
     assert steps == {0.1}
     assert units[0].dts_s == units[0].pts_s == 0.0
+
+
+def test_of_the_passes_of_a_clip_nothing_is_kept(tmp_path: Path) -> None:
+    clip = LoopingClip(make(tmp_path / "a.mp4", "libx264"))
+    passes, sizes = [], []
+    for _ in range(3):
+        passes.append(clip.read(25))
+        sizes.append({name: len(each) for name, each in vars(clip).items() if isinstance(each, Sized)})
+    clip.close()
+    assert sizes[0] == sizes[1] == sizes[2]
+    assert [{unit.pass_s for unit in units} for units in passes] == [{units[0].dts_s} for units in passes]

@@ -145,6 +145,7 @@ def test_what_is_proven_runs_as_the_appliance_would_run_it(
     looks = spent.looks
     cache = DetectorCache()
     assert cache.get(SETTINGS, storage).name.startswith("yard@"), "the appliance of this site file chose otherwise"
+    assert cache.get(SETTINGS).name.startswith("yard-int8@"), "no choice of that appliance for who is none"
     assert cache.get(SETTINGS.model_copy(update={"score_min": 0.3})).name.startswith("yard-int8@")
     assert spent.looks == looks, "a choice that is remembered, or was measured in this process, is not measured again"
 
