@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 import yaml
-from appliance.lab.cassette_agreement import ORDERS
 
 from appliance.base.clock import ManualClock, SystemClock
 from appliance.cli import main
+from appliance.lab.cassette_agree_command import ORDERS
 from appliance.lab.cassette_command import CassetteRecorder, cassette_from_store
 from appliance.store.reviews import ReviewStore
 from appliance.wire import Verdict

@@ -284,6 +284,9 @@ def test_of_a_new_detector_that_could_not_be_measured_no_more_is_asked_than_sing
     class Unmeasured(NumberReader):
         batch_max = 4
 
+        def input_size(self, width: int, height: int) -> tuple[int, int]:
+            return width, height
+
         def detect(self, pictures: Sequence[NDArray[np.uint8]]) -> list[Detections]:
             raise DetectorError("not yet")
 
