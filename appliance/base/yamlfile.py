@@ -28,6 +28,7 @@ _NAMES = {  # patterns of names, in words
     r"^[a-z0-9][a-z0-9_-]{0,31}$": "a name is of small letters, digits, - and _, at most 32, - and _ not first",
     r"^[A-Za-z0-9_-]{1,64}$": "a name is of letters, digits, - and _, at most 64",
 }
+_PLAIN_WORD = re.compile(r"[a-z]{1,10}", re.IGNORECASE)  # such as stand in the sentences themselves
 _NO_TEXT = {"int", "float", "bool", "null", "timestamp"}  # what YAML makes of 1, 1.5, on, ~ and 2026-01-31
 _SECTION = "must be a section of `key: value` lines"
 _Key = tuple[str | int, ...]
@@ -280,10 +281,19 @@ def _child_node(node: yaml.Node | None, part: str | int) -> yaml.Node | None:
 
 
 def _without_values(text: str, used: Mapping[str, str]) -> str:
-    """Return `text` with what the file says in place of a variable's value, which may be a secret."""
+    """Return `text` with what the file says in place of a variable's value, which may be a secret.
+
+    A plain word is replaced only in quotes or in an address: elsewhere it is the sentence's own, and a variable in its
+    place would tell the secret.
+    """
     values = {value.lower(): written for value, written in used.items() if value}
-    words = "|".join(rf"(?<!\w){re.escape(each)}(?!\w)" for each in sorted(values, key=len, reverse=True))
+    words = "|".join(map(_value_pattern, sorted(values, key=len, reverse=True)))
     return re.sub(words, lambda found: values.get(found[0].lower(), "…"), text, flags=re.IGNORECASE) if values else text
+
+
+def _value_pattern(value: str) -> str:
+    word = rf"(?<!\w){re.escape(value)}(?!\w)"
+    return rf"(?<=[`'\"@/:=]){word}|{word}(?=[`'\"@/])" if _PLAIN_WORD.fullmatch(value) else word
 
 
 def _in_words(problem: Any) -> str:

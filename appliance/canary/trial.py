@@ -225,12 +225,12 @@ class CandidateTrial:
 
 
 def known_objects(events: Sequence[ReviewedEvent]) -> tuple[KnownObject, ...]:
-    """Return the reviewed objects of these events; events that nobody reviewed are left out."""
+    """Return the reviewed objects of these events; not those of alerts that nobody reviewed, or somebody deleted."""
     return tuple(
         KnownObject(
             each.event.t - AROUND_S, each.event.t + AROUND_S, kind_of(each.event.label), each.event.box,
             each.review == "reviewed",
         )
         for each in events
-        if each.review is not None
+        if each.review is not None and not each.deleted
     )  # fmt: skip

@@ -172,7 +172,10 @@ class Core:
         # by another clock than ours nobody knows who came after whom
         same_clock = abs(self._clock.now() - boxes.t) <= CLOCKS_APART_S_MAX
         self._settings.incidents.see(boxes if same_clock else replace(boxes, looked=False))
+        evicted = camera.pipeline.rules.evicted
         step = camera.pipeline.feed(boxes, off=self._settings.arming.off_rules(camera.name))
+        evicted = camera.pipeline.rules.evicted - evicted
+        self._stores.meter.add(camera.name, Metric(MetricName.TRACKS_EVICTED), evicted)
         self._audit_silence(camera, boxes, step)
         if step.changes or len(camera.buffered) >= BOXES_BUFFERED_MAX:
             self._flush(camera)

@@ -96,7 +96,7 @@ class AgreementReader:
 
     def _item(self, fall: Fall) -> FallItem:
         details = [self._alerts.get(alert) for alert in reversed(fall.alerts[-SHOWN_MAX:])]
-        shown = [AlertItem.of(each.row) for each in details if each is not None]
+        shown = [AlertItem.of(each.row) for each in details if each is not None and each.row.reviewed.deleted_t is None]
         return FallItem.of_row(fall, text=str(fall), alerts=shown)
 
 

@@ -130,12 +130,8 @@ class ModelDownload:
                 f"{self._folder} cannot be written: {error.strerror}; give another folder with --to or $VEDETTE_MODELS"
             ) from None
         with file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise PreconditionError(
-                    f"{bundle.file} is being pulled by another process into {self._folder}"
-                ) from None
+            if not _lock(file, path):
+                raise PreconditionError(f"{bundle.file} is being pulled by another process into {self._folder}")
             try:
                 yield file
             finally:
@@ -149,3 +145,12 @@ class ModelDownload:
                 f"{self._folder} has {free >> 20} MiB left, {bundle.file} and a reserve need "
                 f"{(wanted + ROOM_BYTES) >> 20} MiB; make room or give another folder with --to"
             )
+
+
+def _lock(file: BinaryIO, path: Path) -> bool:
+    """Lock the part file; False: another process has it, or installed or removed it since it was opened."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except OSError:
+        return False

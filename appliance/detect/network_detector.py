@@ -43,6 +43,8 @@ class _NetworkTrial:
             outputs = self.runtime.run(self.inputs.feed(grey))
         except DetectorError as error:
             raise ModelError(f"{self.path}: the network fails on a trial picture: {error}") from None
+        if others := [name for name, each in outputs.items() if not isinstance(each, np.ndarray)]:
+            raise ModelError(f"{self.path}: no detector: its output {others[0]} is a sequence or a map, not a tensor")
         answer = yolo_detr_ssd_heads.TrialOutput(
             size, outputs, self.inputs.sizes, metadata, self.names, self.inputs.dtype is np.uint8
         )

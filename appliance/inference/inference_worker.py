@@ -21,7 +21,7 @@ from appliance.base.errors import DetectorError
 from appliance.base.telemetry import LogThrottle
 from appliance.detect.detector import DetectorProxy, ObjectDetector
 from appliance.inference.camera_queue import CameraQueue, FrameAges, p95
-from appliance.inference.scheduler import InferenceCosts, InferenceScheduler, Selection, measure_batching
+from appliance.inference.scheduler import BatchPlan, InferenceCosts, InferenceScheduler, Selection, measure_batching
 from appliance.types import Detections, DropReason
 
 logger = logging.getLogger(__name__)
@@ -303,7 +303,7 @@ class InferenceWorker:
             return
         self._detector = self._next_detector
         self._hand_overs.clear()  # the memory of one that no session uses is free now
-        self._scheduler.costs = InferenceCosts()
+        self._scheduler.costs, self._scheduler.batching = InferenceCosts(), BatchPlan()
         self.idle_detector.replace(self._detector)
         self.measure_batching()
 

@@ -147,7 +147,8 @@ def _of_scenario(path: Path) -> Truth:
 
 
 def of_people(site_file: Path) -> Truth:
-    """Return what people said of the alerts of a site; None of those that nobody reviewed."""
+    """Return what people said of the alerts of a site; None of those that nobody reviewed, or somebody deleted."""
     rows = every_alert(StorageArchive(config.load(site_file).storage.dir))
-    answered = {row.alert.id: DECISION_OF_REVIEW[review] for row in rows if (review := row.reviewed.review) is not None}
+    known = (row for row in rows if row.reviewed.review is not None and row.reviewed.deleted_t is None)
+    answered = {row.alert.id: DECISION_OF_REVIEW[row.reviewed.review] for row in known}
     return lambda asked, verdict: answered.get(verdict.alert)

@@ -73,11 +73,15 @@ def _settled_escalation(connection: sqlite3.Connection, row: sqlite3.Row) -> Set
 
 @dataclass(frozen=True, slots=True)
 class ReviewedEvent:
-    """An event, the alert it belongs to (None: a cooldown held it back), and the review of that alert."""
+    """An event, the alert it belongs to (None: a cooldown held it back), and the review of that alert.
+
+    deleted: a person deleted the alert.
+    """
 
     event: Event
     alert: str | None
     review: Review | None
+    deleted: bool
 
 
 class StorageArchive:
@@ -129,11 +133,11 @@ class StorageArchive:
             return list(map(read_media, rows))
 
     def reviewed_alerts(self, camera: str) -> list[AlertRow]:
-        """Return the alerts of a camera that people reviewed, the newest first. Raise StoreError."""
+        """Return the alerts of a camera that people reviewed and nobody deleted, the newest first. Raise StoreError."""
         with open_read_only(self._path) as connection:
             rows = connection.execute(
                 f"""SELECT {ALERT_COLUMNS} FROM alert WHERE audit = 0 AND camera = ? AND review IS NOT NULL
-                    ORDER BY t_start DESC""",
+                    AND deleted_t IS NULL ORDER BY t_start DESC""",
                 (camera,),
             )
             return list(map(read_alert, rows))
@@ -156,10 +160,14 @@ class StorageArchive:
         window = (camera, t0, t1)
         within = "FROM event WHERE camera = ? AND t BETWEEN ? AND ?"
         with open_read_only(self._path) as connection:
-            reviewed = connection.execute(f"SELECT id, review FROM alert WHERE id IN (SELECT alert {within})", window)
-            reviews: dict[str, Review | None] = {row["id"]: row["review"] for row in reviewed}
+            reviewed = f"SELECT id, review, deleted_t FROM alert WHERE id IN (SELECT alert {within})"
+            known = {
+                row["id"]: (row["review"], row["deleted_t"] is not None) for row in connection.execute(reviewed, window)
+            }
             rows = connection.execute(f"SELECT * {within} ORDER BY t, id", window)
-            return [ReviewedEvent(read_event(row), row["alert"], reviews.get(row["alert"])) for row in rows]
+            return [
+                ReviewedEvent(read_event(row), row["alert"], *known.get(row["alert"], (None, False))) for row in rows
+            ]
 
     def examined_frames(self, camera: str, t0: float, t1: float, run: str) -> list[FrameBoxes]:
         """Return the examined frames from t0 to t1 in one session of the camera, oldest first. Raise StoreError."""

@@ -45,6 +45,7 @@ class MetricName(str, Enum):
     NOTICE_LOCAL_BYTES = "notice_local_bytes"  # to a target on the site, so not on the uplink
     HEALTH = "health"  # label: a HealthKind
     HELD_BACK = "held_back"  # events that a cooldown held back; label: the rule
+    TRACKS_EVICTED = "tracks_evicted"  # that the rules forgot early, because they remember only so many
     RECHECK = "second_look"  # label: the outcome
     ALERTS = "alerts"  # that were opened
     ENERGY_J = "energy_j"  # that the box drew; label: where it was measured

@@ -494,6 +494,13 @@ def test_a_network_of_an_unknown_layout_is_refused_with_what_was_seen(
     assert all(part in message for part in known)
 
 
+@pytest.mark.parametrize("kind", ["sequence", "map"])
+def test_a_network_whose_output_is_no_tensor_is_refused(kind: str, tmp_path: Path) -> None:
+    path = tiny.of_no_tensor(tmp_path / "listing.onnx", kind)
+    with pytest.raises(ModelError, match=r"listing\.onnx: no detector: its output listed is a sequence or a map"):
+        detector.load(config.DetectorConfig(model=str(path)))
+
+
 def test_cuda_that_is_not_there_is_not_replaced_by_the_cpu_in_silence(tmp_path: Path) -> None:
     path = tiny.yolox(tmp_path / "n.onnx", THINGS)
     if "CUDAExecutionProvider" in ort.get_available_providers():

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 import yaml
-from appliance.lab.cassette_agree_command import ORDERS
 
 from appliance.base.clock import ManualClock, SystemClock
 from appliance.cli import main
+from appliance.lab.cassette_agree_command import ORDERS
 from appliance.lab.cassette_command import CassetteRecorder, cassette_from_store
 from appliance.store.reviews import ReviewStore
 from appliance.wire import Verdict
@@ -71,7 +71,7 @@ def test_an_answer_that_only_asks_for_more_is_unsure(tmp_path: Path, capsys: pyt
 
 def test_people_say_what_is_true_of_a_site(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     here = Site(tmp_path / "site", "nats://127.0.0.1:1")
-    for n, decision in enumerate(("confirmed", "confirmed", "unsure")):
+    for n, decision in enumerate(("confirmed", "confirmed", "unsure", "confirmed")):
         escalation = here.ask(n)
         here.alerts.apply_verdict(
             Verdict(
@@ -81,7 +81,8 @@ def test_people_say_what_is_true_of_a_site(tmp_path: Path, capsys: pytest.Captur
             here.clock.now(),
         )  # fmt: skip
     ReviewStore(here.db).review(["alert-0"], "reviewed", here.clock.now())
-    ReviewStore(here.db).review(["alert-1"], "false_alarm", here.clock.now())
+    ReviewStore(here.db).review(["alert-1", "alert-3"], "false_alarm", here.clock.now())
+    ReviewStore(here.db).delete(["alert-3"], "", here.clock.now())
     cassette = tmp_path / "week.cassette.jsonl"
     cassette_from_store(here.root, cassette, 0.0, 4e9, SystemClock())
     here.close()

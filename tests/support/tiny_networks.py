@@ -253,6 +253,23 @@ def of_shapes(path: Path, shapes: Sequence[tuple[int, ...]]) -> Path:
     return _save(path, zeros)
 
 
+def of_no_tensor(path: Path, kind: str) -> Path:
+    """Its one output is a "sequence" of tensors, or a sequence of "map"s, as classifiers of scikit-learn have."""
+    nodes = _red(0, 1.0)
+    if kind == "sequence":
+        nodes += [helper.make_node("SequenceConstruct", ["red"], ["listed"])]
+        info = helper.make_tensor_sequence_value_info("listed", TensorProto.FLOAT, None)
+    else:
+        nodes += [
+            helper.make_node("Flatten", ["red"], ["flat"]),
+            helper.make_node("ZipMap", ["flat"], ["listed"], domain="ai.onnx.ml", classlabels_int64s=[0]),
+        ]
+        floats = helper.make_tensor_type_proto(TensorProto.FLOAT, [])
+        maps = helper.make_sequence_type_proto(helper.make_map_type_proto(TensorProto.INT64, floats))
+        info = helper.make_value_info("listed", maps)
+    return _write(path, nodes, {}, [_images()], [info], {})
+
+
 def _save(
     path: Path,
     outputs: Sequence[tuple[str, NDArray[np.float32], NDArray[np.float32]]],
@@ -300,7 +317,9 @@ def _write(
 ) -> Path:
     initial = [numpy_helper.from_array(np.ascontiguousarray(value), name) for name, value in values.items()]
     graph = helper.make_graph(nodes, "tiny", inputs, outputs, initial)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    model = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 2)], ir_version=9
+    )
     helper.set_model_props(model, metadata)
     onnx.checker.check_model(model)
     path.write_bytes(model.SerializeToString())

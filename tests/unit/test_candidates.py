@@ -17,11 +17,13 @@ from appliance.bundle.bundle_store import BundleStore
 from appliance.canary.candidates import BEGIN_HOUR, WAITING_MAX, CandidateStore, NightlyProof, SettingsCandidate
 from appliance.canary.judge import Judgement, Outcome
 from appliance.canary.proof_store import ProofReport, ProofStore
+from appliance.canary.trial import known_objects
 from appliance.cli import main
 from appliance.config import load
 from appliance.health.load_shedding import LoadShedding
 from appliance.lab import candidate_command
 from appliance.lab.cassette_command import cassette_from_store
+from appliance.store.archive import StorageArchive
 from appliance.store.reviews import ReviewStore
 from appliance.wire import Verdict
 from tests.servers import site as servers_site
@@ -173,6 +175,18 @@ def test_the_alerts_that_people_reviewed_decide(
     assert (item["candidate"], item["outcome"]) == ("settings strict", outcome)
     assert "settings strict" in page
     assert ("each night: strict" in page) is (outcome == "not enough")
+
+
+def test_a_deleted_alert_says_nothing_of_a_candidate(site: Site) -> None:
+    for name, t in (("kept", T0), ("gone", T0 + 60)):
+        site.raise_alert(name, t, ask=False)
+        ReviewStore(site.db).review([name], "reviewed", t + 9)
+    ReviewStore(site.db).delete(["gone"], "", T0 + 99)
+    archive = StorageArchive(site.root)
+    assert [each.alert.id for each in archive.reviewed_alerts("gate")] == ["kept"]
+    events = archive.events("gate", T0 - 60, T0 + 120)
+    assert {each.alert for each in events} == {"kept", "gone"}
+    assert len(known_objects(events)) == sum(each.alert == "kept" for each in events)
 
 
 @pytest.mark.thorough

@@ -214,6 +214,16 @@ def test_no_password_in_errors_or_in_the_repr() -> None:
     assert "hunter2" not in " ".join(found)
 
 
+@pytest.mark.parametrize("secret", ["on", "zone", "Camera"])
+def test_a_secret_that_is_a_plain_word_leaves_the_sentences_whole(monkeypatch: pytest.MonkeyPatch, secret: str) -> None:
+    """`there is no zone `yrad` ${GATE_PASSWORD} this camera` would tell it, too."""
+    monkeypatch.setenv("GATE_PASSWORD", secret)
+    (found,) = problems(GOOD.replace("zone: yard, labels: [person], severity", "zone: yrad, severity"))
+    assert "there is no zone `yrad` on this camera (there is: yard)" in found
+    (found,) = problems(GOOD.replace("kind: enter, zone: yard", "kind: enter, zone: '${GATE_PASSWORD}'"))
+    assert "there is no zone `${GATE_PASSWORD}` on this camera (there is: yard)" in found
+
+
 def test_a_missing_or_binary_file_is_reported_in_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no such file"):
         config.load(tmp_path / "absent.yaml")

@@ -155,5 +155,9 @@ def test_what_the_store_holds_becomes_a_fault_and_a_page(tmp_path: Path) -> None
     assert [each["judged"] for each in report["groups"] if each["by"] == "network"] == [160]
     falls = {fall["scope"]: fall for fall in report["falls"]}
     assert falls["site"]["alerts"]
-    assert f'id="a-{falls["site"]["alerts"][0]["id"]}"' in page
+    newest = falls["site"]["alerts"][0]["id"]
+    assert f'id="a-{newest}"' in page
+    ReviewStore(site.db).delete([newest], "", clock.now())
+    with site.client() as client:
+        assert f'id="a-{newest}"' not in client.get("/agreement").text, "a deleted alert is in no list"
     site.close()

@@ -17,6 +17,7 @@ from appliance.base.clock import ManualClock
 from appliance.base.errors import DetectorError
 from appliance.inference.camera_queue import priority_of
 from appliance.inference.inference_worker import STUCK_S, InferenceWorker
+from appliance.inference.scheduler import BatchPlan
 from appliance.ingest.detect_stream import DetectStream
 from appliance.ingest.file_source import FileSource
 from appliance.media.source import VideoPacket
@@ -277,6 +278,23 @@ def test_a_picture_the_detector_cannot_stand_costs_its_neighbours_nothing(tmp_pa
         "two": False,
         "three": True,
     }
+
+
+def test_of_a_new_detector_that_could_not_be_measured_no_more_is_asked_than_single_frames(tmp_path: Path) -> None:
+    class Unmeasured(NumberReader):
+        batch_max = 4
+
+        def input_size(self, width: int, height: int) -> tuple[int, int]:
+            return width, height
+
+        def detect(self, pictures: Sequence[NDArray[np.uint8]]) -> list[Detections]:
+            raise DetectorError("not yet")
+
+    yard = Yard(tmp_path, "gate")
+    yard.worker._scheduler.batching = BatchPlan((1.0, 1.1, 1.2, 1.3))
+    yard.worker.replace_detector(Unmeasured())
+    yard.worker._take_next_detector()
+    assert yard.worker._scheduler.batching == BatchPlan(), "what was measured of the other detector"
 
 
 def test_frames_of_any_proportions_may_share_a_run_of_a_detector_with_one_input(tmp_path: Path) -> None:

@@ -47,6 +47,8 @@ vedette_health_open gauge camera,kind
     1 while it is so; without a camera: of the appliance.
 vedette_events_held_back_total counter camera,rule
     Events that opened no alert: the rule's cooldown held them back.
+vedette_tracks_evicted_total counter camera
+    Tracks that the rules forgot early: there were too many at a time.
 vedette_camera_packets_total counter camera
     Video packets received.
 vedette_frames_decoded_total counter camera
@@ -231,6 +233,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         site.meter.add("gate", Metric(MetricName[name]), number)
     site.meter.add("gate", Metric(MetricName.HEALTH, "moved"), 41)
     site.meter.add("gate", Metric(MetricName.HELD_BACK, "intruder"), 42)
+    site.meter.add("gate", Metric(MetricName.TRACKS_EVICTED), 44)
     site.meter.add("gate", Metric(MetricName.RECHECK, "confirmed"), 43)
     site.meter.add("gate", Metric(MetricName.ALERTS), 2)
     site.meter.add("", Metric(MetricName.ENERGY_J, "RAPL psys"), 700)
@@ -298,6 +301,7 @@ vedette_looks_retried_total{camera="gate"} 33
 vedette_hardware_decoder_failures_total{camera="gate"} 34
 vedette_packets_unrecorded_total{camera="gate"} 35
 vedette_camera_reconnects_total{camera="gate"} 36
+vedette_tracks_evicted_total{camera="gate"} 44
 vedette_outbox_dropped_total{camera="gate"} 37
 vedette_outbox_dropped_total{camera="dock"} 0
 vedette_outbox_expired_total{camera="gate"} 38

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -11,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
@@ -152,6 +154,22 @@ def test_two_at_a_time_are_refused(server: FileServer, tmp_path: Path) -> None:
     first = download(tmp_path)
     with first._part(bundle()), pytest.raises(PreconditionError, match="being pulled by another process"):
         download(tmp_path).pull(bundle(), f"{server.url}/{NAME}")
+
+
+def test_one_that_is_installed_between_the_opening_and_the_lock_of_another_is_not_that_one_s(
+    server: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock, part = fcntl.flock, part_file(tmp_path, bundle())
+    part.write_bytes(CONTENT)
+
+    def late(file: BinaryIO, how: int) -> None:
+        part.replace(tmp_path / NAME)
+        lock(file, how)
+
+    monkeypatch.setattr("fcntl.flock", late)
+    with pytest.raises(PreconditionError, match="being pulled by another process"):
+        download(tmp_path).pull(bundle(), f"{server.url}/{NAME}")
+    assert (tmp_path / NAME).read_bytes() == CONTENT
 
 
 KILLED = """
