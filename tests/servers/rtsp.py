@@ -270,7 +270,8 @@ class FaultySession(RtspSession):
         super().send_raw(data)
 
     def framed(self, unit: SentUnit) -> bytes:
-        return unit.framed(self._tracks[unit.sound].channels[0])
+        track = self._tracks.get(unit.sound)  # None: torn down meanwhile
+        return b"" if track is None else unit.framed(track.channels[0])
 
     def answer(self, request: RtspRequest) -> None:
         mount = self.mount_of(request.target)
