@@ -153,7 +153,9 @@ class RtspSession(asyncio.Protocol):
 
     def count(self, unit: SentUnit) -> None:
         """Count what the next sender report tells of."""
-        track = self._tracks[unit.sound]
+        track = self._tracks.get(unit.sound)
+        if track is None:  # torn down meanwhile
+            return
         track.packets += len(unit.packets)
         track.octets += unit.size - 12 * len(unit.packets)
 
