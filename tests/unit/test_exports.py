@@ -261,8 +261,8 @@ def test_the_page_says_how_many_people_the_detector_missed(client: TestClient, s
     assert "is not measured" in client.get("/alerts/a1").text
     digest = bundles["vedette-nano"].sha256[:8]
     site.db.execute("UPDATE camera SET model = ? WHERE name = 'gate'", (f"vedette-nano@{digest}",))
-    assert "missed 56 % of the people" in client.get("/alerts/a1").text
-    assert "missed 56 % of the people" in client.get("/cameras/gate/timeline").text
+    assert "missed 52 % of the people" in client.get("/alerts/a1").text
+    assert "missed 52 % of the people" in client.get("/cameras/gate/timeline").text
 
 
 def test_a_look_is_logged_once_for_each_person_and_camera(client: TestClient, site: Site, clock: ManualClock) -> None:
