@@ -17,7 +17,7 @@ from tests.support.dashboard_site import PASSWORD, Site, password_hash, running,
 from tests.support.screenshots import shot
 
 pytest.importorskip("playwright.sync_api", reason="the browser tests need the playwright package (dev extra)")
-from playwright.sync_api import BrowserContext, Page, expect
+from playwright.sync_api import BrowserContext, Page, Route, expect
 
 pytestmark = pytest.mark.browser
 
@@ -98,6 +98,22 @@ def test_a_form_saves_from_the_first_keystroke_and_names_what_is_wrong_at_its_fi
     save.click()
     expect(page.get_by_text("Saved and in force.").last).to_be_visible()
     assert owner.written["storage"] == {"keep_hours": 72}
+
+
+def test_what_is_typed_before_the_page_s_script_runs_can_be_saved(page: Page, owner: Owner) -> None:
+    held: list[Route] = []
+
+    def hold(route: Route) -> None:
+        held.append(route)
+
+    page.route("**/settings_form.js*", hold)
+    page.goto(f"{owner.url}/settings/storage", wait_until="commit")
+    page.get_by_label("Keep the continuous recording for").fill("71")
+    while not held:
+        page.wait_for_timeout(20)
+    held[0].continue_()
+    expect(page.get_by_role("button", name="Save", exact=True)).to_be_enabled()
+    page.unroute("**/settings_form.js*")
 
 
 def test_who_may_not_see_a_page_is_led_to_the_alerts(page: Page, owner: Owner) -> None:

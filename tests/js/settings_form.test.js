@@ -8,6 +8,7 @@ const part = values => ({ textContent: "", hidden: true, scrollIntoView() {}, ..
 const parts = { "[type=submit]": part({ disabled: false }), "[data-mine]": part(), "[data-theirs]": part(), "[data-general]": part(), "[data-met]": part(), "[data-saved]": part() };
 parts["[data-cost]"] = part({ lines: [], replaceChildren: (...rows) => (parts["[data-cost]"].lines = rows.map(row => row.textContent)) });
 const setting = { dataset: { key: "storage.keep_hours", kind: "number", scale: "1" }, querySelector: name => (name === ".wrong" ? part() : field) };
+const brought = { querySelectorAll: name => (name === ".setting" ? [{ ...setting, querySelector: () => ({ ...field, value: "10" }) }] : []) };
 const listeners = {};
 const form = {
 	dataset: { form: "storage", base: "before" },
@@ -20,7 +21,7 @@ const asked = [];
 const settled = () => new Promise(done => setImmediate(done));
 
 before(async () => {
-	globalThis.document = { documentElement: { lang: "en" }, addEventListener() {}, querySelector: () => null, querySelectorAll: name => (name === "form.settings" ? [form] : []) };
+	globalThis.document = { documentElement: { lang: "en" }, addEventListener() {}, createElement: () => ({ content: { firstElementChild: brought } }), querySelector: () => null, querySelectorAll: name => (name === "form.settings" ? [form] : []) };
 	globalThis.addEventListener = () => {};
 	mock.timers.enable({ apis: ["setTimeout"] });
 	const post = (url, body, method) => new Promise((answer, refuse) => asked.push({ url, body, method, answer, refuse }));

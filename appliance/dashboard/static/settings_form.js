@@ -23,6 +23,13 @@ function read(setting) {
 
 const stateOf = form => JSON.stringify(settingsOf(form).map(read));
 
+// The form as the page brought it: who types before this script runs has changed something, too.
+function asBrought(form) {
+	const template = document.createElement("template");
+	template.innerHTML = form.outerHTML;
+	return template.content.firstElementChild;
+}
+
 function changesOf(form, before) {
 	return settingsOf(form).flatMap((setting, n) => {
 		const value = read(setting);
@@ -51,7 +58,7 @@ class SettingsForm {
 	asks = 0;
 	constructor(form) {
 		this.form = form;
-		this.saved = stateOf(form);
+		this.saved = stateOf(asBrought(form));
 		this.button = form.querySelector("[type=submit]");
 		for (const kind of ["input", "change"]) form.addEventListener(kind, () => this.changed());
 		form.addEventListener("submit", event => {
