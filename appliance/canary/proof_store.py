@@ -209,13 +209,10 @@ class LiveEvidence:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         head = "\t".join(self._networks).encode()
         lines = self._path.read_bytes().split(b"\n") if self._path.exists() else [b""]
-        kept = lines[:-1]  # what follows the last line's end is torn, or nothing
+        kept = lines[:-1]  # what follows the last line's end is torn, or nothing; `add` cuts it off
         if not kept or kept[0] != head:
             self._path.write_bytes(head + b"\n")
             return
-        if lines[-1]:
-            with self._path.open("r+b") as file:
-                file.truncate(sum(len(each) + 1 for each in kept))
         for line in kept[1:]:
             try:
                 self._take(_FRAME.validate_json(line))
