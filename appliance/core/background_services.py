@@ -132,6 +132,7 @@ class BackgroundServices:
         decisions, cameras = config.decisions, config.decisions.cameras
         self._context, self._notices_due = router_context(decisions), LoopSignal()
         self._privacy = PrivacyRules(decisions.site, cameras, local_weekday_minute)
+        self._egress = PrivacyEgressPolicy(self._privacy, cameras, stores.alerts.events_of)
         self._arming = Arming(config.arming, cameras, stores.arming, clock, local_weekday_minute)
         self._uplink_deps = self._make_uplink_deps()
         self._uplink = self._build_uplink()
@@ -285,10 +286,7 @@ class BackgroundServices:
         if uplink is None or deps is None:
             return None
         name, clock = self._config.decisions.site.name, self._lasting.clock
-        return UplinkService(uplink, name, deps, clock, self._egress_policy(), changed=changed)
-
-    def _egress_policy(self) -> PrivacyEgressPolicy:
-        return PrivacyEgressPolicy(self._privacy, self._config.decisions.cameras, self._lasting.stores.alerts.events_of)
+        return UplinkService(uplink, name, deps, clock, self._egress, changed=changed)
 
     def _build_local_judge(self) -> LocalJudge | None:
         """Build the appliance's own judge; None: the site file names no model server."""
@@ -305,7 +303,7 @@ class BackgroundServices:
             upkeep=upkeep,
         )
         changed, clock = self._notices_due.fire, self._lasting.clock
-        return LocalJudge(settings, deps, self._egress_policy(), clock, sources, changed)
+        return LocalJudge(settings, deps, self._egress, clock, sources, changed)
 
     def _outbox_upkeep(self, deps: UplinkDeps) -> Callable[[], None]:
         """Return what keeps the outbox of a site without an uplink, by the bounds of one that says nothing else."""

@@ -99,6 +99,21 @@ class _Wanted:
         return frozenset(named | ({str(self.everywhere)} if self.everywhere else set()))
 
 
+class _RecentFault:
+    """What went wrong last, and when."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock, self._text, self._at = clock, "", float("-inf")
+
+    def set(self, text: str) -> None:
+        self._text, self._at = text, self._clock.monotonic()
+
+    @property
+    def text(self) -> str:
+        """The sentence as long as it is news; else ''."""
+        return self._text if self._clock.monotonic() - self._at < FAULT_S else ""
+
+
 class DetectorSwitch:
     """Owner of which networks the ingest process runs. State: what it was told last, and how that went.
 
@@ -127,8 +142,7 @@ class DetectorSwitch:
         self._repeats = LogThrottle(logger, clock)
         self._table = InForceTable(None, {}, {})
         self._now = _Wanted.of(self._config, self._read_table())
-        self._reported_at = float("-inf")
-        self._reported = ""
+        self._fault = _RecentFault(clock)
         supervisor.adopt(self._now.config)
 
     @property
@@ -139,7 +153,7 @@ class DetectorSwitch:
     @property
     def fault(self) -> str:
         """A sentence as long as a switch that was refused, or was none, is news; else ''."""
-        return self._reported if self._clock.monotonic() - self._reported_at < FAULT_S else ""
+        return self._fault.text
 
     def run(self) -> None:
         """Look at what is to be in force, for ever."""
@@ -230,7 +244,7 @@ class DetectorSwitch:
         before = self._now.config
         self._is_now(wanted)
         self.status = SwitchStatus("restarted", ", ".join(sorted(wanted.bundles)), why)
-        self._report(f"the detection process was started anew for another network, a gap of some seconds: {why}")
+        self._fault.set(f"the detection process was started anew for another network, a gap of some seconds: {why}")
         if before == wanted.config:
             self._supervisor.restart()
         else:
@@ -248,7 +262,7 @@ class DetectorSwitch:
         named = ", ".join(map(str, blamed)) or wanted.config.detector.model
         logger.error("%s is not put in force: %s", named, why)
         self.status = SwitchStatus("refused", named, why)
-        self._report(f"{named} is not put in force, and what was stays: {why}")
+        self._fault.set(f"{named} is not put in force, and what was stays: {why}")
         if not blamed:  # of no bundle on probation: it is not tried each second
             self._is_now(wanted)
             self._supervisor.adopt(now.config)
@@ -263,7 +277,7 @@ class DetectorSwitch:
                     logger.warning("%s", error)
         named = ", ".join(sorted(wanted.bundles - now.bundles)) or wanted.config.detector.model
         self.status = SwitchStatus("refused", named, why)
-        self._report(f"{named} is taken back, not blamed: this appliance was too busy to load it; try again: {why}")
+        self._fault.set(f"{named} is taken back, not blamed: this appliance was too busy to load it; try again: {why}")
         rest = _Wanted.of(self._config, self._read_table())
         if rest == wanted:  # by the site file: not tried each second
             self._is_now(wanted)
@@ -284,7 +298,7 @@ class DetectorSwitch:
                     logger.info("%s has passed its probation", slot.bundle)
                 elif sum(each.failed for each in seen) >= FAILS_AFTER and not any(each.answered for each in seen):
                     self._store.quarantine(slot.bundle, f"it answered none of {FAILS_AFTER} frames")
-                    self._report(f"{slot.bundle} answered none of {FAILS_AFTER} frames; what was before comes back")
+                    self._fault.set(f"{slot.bundle} answered none of {FAILS_AFTER} frames; what was before comes back")
             except (ModelError, PreconditionError) as error:
                 self._repeats.report(error)
 
@@ -302,9 +316,6 @@ class DetectorSwitch:
         with self._lock:
             self._now = wanted
         self._supervisor.adopt(wanted.config)
-
-    def _report(self, text: str) -> None:
-        self._reported, self._reported_at = text, self._clock.monotonic()
 
 
 def _bundle(slot: InForce | None) -> BundleRef | None:

@@ -55,8 +55,8 @@ class BrokerSession:
 
     Owner: one thread, which calls `run_once` again and again; nothing else blocks. Invariants: everything is sent with
     QoS 1; at most QUEUED_MAX messages wait for an acknowledgement, and wait on when the client is replaced, unless they
-    are retained: the owner sends the present state anew. `connections` counts, so that the owner sees that
-    the broker may have forgotten what it kept.
+    are retained: the owner sends the present state anew. `connections` counts, so that the owner sees that the broker
+    may have forgotten what it kept; `messages` counts those that were published.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class BrokerSession:
         self._answer_by: float | None = None
         self._sent = 0
         self.connected = False
-        self.connections = 0
+        self.connections = self.messages = 0
         self.error = ""
         self._client_id = client_id
         self._packet_bytes_max = PACKET_BYTES_MAX
@@ -113,6 +113,7 @@ class BrokerSession:
         sent = self._client.publish(topic, body, qos=1, retain=retain and self._keeps_messages)
         if sent.rc == 0 and not retain:
             self._unacked[sent.mid] = (topic, body)
+        self.messages += sent.rc == 0
         return sent.rc == 0
 
     def takes(self, topic: str, body: bytes) -> bool:

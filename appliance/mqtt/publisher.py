@@ -21,7 +21,7 @@ from appliance.mqtt.site_state import AlertMessages, CameraZones, arming_states,
 from appliance.rules.arming import Arming
 from appliance.store.alert_rows import AlertRow, EvidenceRow
 from appliance.store.alert_search import AlertQuery
-from appliance.store.alerts import AlertStore
+from appliance.store.alerts import AlertStore, existing_alerts
 from appliance.store.audit import TO_BROKER, AuditKind, AuditRow, AuditStore
 from appliance.store.boxes import BoxStore
 from appliance.store.cameras import CameraStore
@@ -166,6 +166,14 @@ class _StatesSent:
         self.digest = sha256(self.digest.encode() + body).hexdigest()
 
 
+@dataclass(frozen=True, slots=True)
+class _State:
+    """What is so now under one topic. camera: whose facts leave the site with it; '': of no camera, None: no facts."""
+
+    body: bytes
+    camera: str | None = None
+
+
 class _EgressAudit:
     """Counts bytes, and writes an audit row for all that left the site; for a local broker nothing did.
 
@@ -244,8 +252,7 @@ class MqttPublisher:
         self._messages = AlertMessages(mqtt, site, public_url, cameras, deps.privacy, deps.alerts)
         self._topics = Topics(mqtt, site)
         self._cameras = {name: CameraZones(name, camera) for name, camera in cameras.items()}
-        self._states: dict[str, bytes] = {}
-        self._camera_of: dict[str, str] = {}
+        self._states: dict[str, _State] = {}
         self._last: dict[str, str] = {}
         self._stills: dict[str, EvidenceRow] = {}
         self._sent: dict[str, str] = {}
@@ -256,17 +263,17 @@ class MqttPublisher:
         self._alerts_rev = deps.db.rev()
         self._begun = False
         self._commands = _Commands(mqtt, self._topics, cameras, deps, self._drop)
-        self._messages_sent = self._dropped = 0
+        self._dropped = 0
         self._connections = 0
         self._stopped = threading.Event()
         shown = [name for name in cameras if self._messages.shows_stills_of(name)]
         profiles = deps.arming.config.names if mqtt.commands else ()
         for each in discovery_messages(self._topics, site, cameras, shown, public_url, profiles=profiles):
-            self._states[each.topic] = json_body(each.body)
-        self._states[self._topics.availability] = ONLINE.encode()
+            self._states[each.topic] = _State(json_body(each.body))
+        self._states[self._topics.availability] = _State(ONLINE.encode())
         for name in cameras:
             if name not in shown:  # what was kept there before
-                self._states[self._topics.still(name)] = b""
+                self._states[self._topics.still(name)] = _State(b"")
         self._session = BrokerSession(
             mqtt,
             mqtt.client_id or f"vedette-{site}",
@@ -280,7 +287,7 @@ class MqttPublisher:
     def status(self) -> MqttStatus:
         session = self._session
         return MqttStatus(
-            connected=session.connected, error=session.error, messages=self._messages_sent, dropped=self._dropped
+            connected=session.connected, error=session.error, messages=session.messages, dropped=self._dropped
         )
 
     def run(self) -> None:
@@ -326,12 +333,13 @@ class MqttPublisher:
             may_leave = self._mqtt.local or deps.privacy.lets_facts_leave(name, now)
             row, begun = rows.get(name), self._begun
             for place, state in camera.zone_states(row, deps.boxes, self._clock, begun=begun, may_leave=may_leave):
-                self._set(self._topics.zone(name, place), state, name)
+                self._states[self._topics.zone(name, place)] = _State(state, name)
             own = [fault for fault in faults if fault.camera == name]
-            self._set(self._topics.problem(name), camera_problem(row, own, may_leave=may_leave), name)
+            problem = camera_problem(row, own, may_leave=may_leave)
+            self._states[self._topics.problem(name)] = _State(problem, name)
         self._commands.run()
         for topic, body, name in arming_states(deps.arming, self._topics, self._cameras, local=self._mqtt.local):
-            self._set(topic, body, name)
+            self._states[topic] = _State(body, name)
         self._read_alerts()
         self._clear_erased()
         if self._clock.monotonic() - self._system_at >= SYSTEM_EVERY_S:
@@ -341,7 +349,8 @@ class MqttPublisher:
             shown = [rows.get(name) for name in self._cameras]
             # A broker off the site does not learn that there are cameras of which nothing leaves, not even by a number.
             to_review = deps.alerts.counts(None if self._mqtt.local else self._cameras).to_review
-            self._set(self._topics.system, system_state(shown, reasons, to_review, deps.detector_load()), "")
+            state = system_state(shown, reasons, to_review, deps.detector_load())
+            self._states[self._topics.system] = _State(state, "")
 
     def _read_alerts(self) -> None:
         if not self._begun:
@@ -364,7 +373,7 @@ class MqttPublisher:
         if alert.t_start >= camera.last_alert_t:
             camera.last_alert_t = alert.t_start
             self._last[alert.camera] = alert.id
-            self._set(self._topics.last_alert(alert.camera), body, alert.camera)
+            self._states[self._topics.last_alert(alert.camera)] = _State(body, alert.camera)
             still = self._messages.still(row)
             if still is not None:
                 self._states.pop(self._topics.still(alert.camera), None)
@@ -382,32 +391,30 @@ class MqttPublisher:
 
     def _clear_erased(self) -> None:
         """Clear what the broker keeps of alerts that are erased."""
-        existing = self._deps.alerts.existing({*self._last.values(), *(still.alert for still in self._stills.values())})
+        existing = existing_alerts(
+            self._deps.db, {*self._last.values(), *(still.alert for still in self._stills.values())}
+        )
         for camera, alert in list(self._last.items()):
             if alert not in existing:
                 del self._last[camera]
-                self._set(self._topics.last_alert(camera), b"", camera)
+                self._states[self._topics.last_alert(camera)] = _State(b"", camera)
         for camera, still in list(self._stills.items()):
             if still.alert not in existing:
                 self._clear_still(camera)
 
     def _clear_still(self, camera: str) -> None:
         del self._stills[camera]
-        self._set(self._topics.still(camera), b"", camera)
-
-    def _set(self, topic: str, body: bytes, camera: str) -> None:
-        self._states[topic] = body
-        self._camera_of[topic] = camera
+        self._states[self._topics.still(camera)] = _State(b"", camera)
 
     # To the broker.
 
     def _send(self) -> None:
-        for topic, body in self._states.items():
-            if not self._send_state(topic, body):
+        for topic, state in self._states.items():
+            if not self._send_state(topic, state):
                 return
         while self._queue:
             camera, alert, body = self._queue[0]
-            if not self._publish(self._topics.alerts, body, retain=False):
+            if not self._session.publish(self._topics.alerts, body, retain=False):
                 return
             self._queue.popleft()
             self._audit.note(camera, "notice", body, f"alert {alert}")
@@ -415,20 +422,20 @@ class MqttPublisher:
             if not self._send_still(camera, still):
                 return
         while self._stale:
-            if not self._publish(self._stale[0], b"", retain=True):
+            if not self._session.publish(self._stale[0], b"", retain=True):
                 return
             self._stale.popleft()
 
-    def _send_state(self, topic: str, body: bytes) -> bool:
+    def _send_state(self, topic: str, state: _State) -> bool:
         """Send a state; return False if the broker takes no more now."""
-        digest = sha256(body).hexdigest()
+        digest = sha256(state.body).hexdigest()
         if self._sent.get(topic) == digest:
             return True
-        if not self._publish(topic, body, retain=True):
+        if not self._session.publish(topic, state.body, retain=True):
             return False
         self._sent[topic] = digest
-        if topic in self._camera_of:
-            self._audit.add_state(self._camera_of[topic], body)
+        if state.camera is not None:
+            self._audit.add_state(state.camera, state.body)
         return True
 
     def _send_still(self, camera: str, still: EvidenceRow) -> bool:
@@ -444,16 +451,10 @@ class MqttPublisher:
             self._clear_still(camera)
             self._drop(f"the still of the last alert of {camera} is gone, or too long for the broker")
             return True
-        if not self._publish(topic, image, retain=True):
+        if not self._session.publish(topic, image, retain=True):
             return False
         self._sent[topic] = sent
         self._audit.note(camera, "frame", image, still.path)
-        return True
-
-    def _publish(self, topic: str, body: bytes, *, retain: bool) -> bool:
-        if not self._session.publish(topic, body, retain=retain):
-            return False
-        self._messages_sent += 1
         return True
 
     def _receive(self, message: ReceivedMessage) -> None:

@@ -265,8 +265,7 @@ class TargetSender:
             self._unrecorded[row.id] = _sent_message(self.name, self.target, message, result, self._clock.now())
             self._record(row.id, item)
         elif result.refused:
-            if self._end(item, "given_up", result.error) and result.status is not None:
-                notices.count_untold(row)
+            self._end(item, "given_up", result.error, untold=result.status is not None)
         else:
             with contextlib.suppress(StoreUnavailable):
                 notices.record_failure(row, result.error, doubtful=result.maybe)
@@ -325,17 +324,16 @@ class TargetSender:
             return
         del self._unrecorded[notice]
 
-    def _end(self, item: OpenNotice, state: NoticeState, reason: str) -> bool:
-        """Return True if it is recorded. While the disk is full this is tried later, and delays no other message."""
+    def _end(self, item: OpenNotice, state: NoticeState, reason: str, *, untold: bool = False) -> None:
+        """Record that no more is sent. While the disk is full this is tried later, and delays no other message."""
         try:
-            self._deps.notices.end(item.row, state, reason)
+            self._deps.notices.end(item.row, state, reason, untold=untold)
         except StoreUnavailable as error:
             self._throttle.report(f"it cannot be recorded yet that {self.name} gets no message of an alert: {error}")
-            return False
+            return
         if state in {"withdrawn", "quiet", "forbidden", "given_up"}:
             logger.info("%s gets no message of alert %s: %s", self.name, item.row.alert, reason)
             self.count(state)
-        return True
 
 
 def _awaits_still(deps: NotifierDeps, target: Target, item: OpenNotice) -> bool:

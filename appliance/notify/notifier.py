@@ -200,14 +200,12 @@ class Notifier:
             hours, why = (row.window.expire_t - row.created_t) / 3600, row.reason or "it could not be sent"
             is_late = row.window.expire_t <= now
             gone = "given up: the site file has no such target (any more)"
-            self._give_up(row, f"given up after {hours:.3g} h: {why}" if is_late else gone)
-            if is_late and row.target in self._senders:
-                self._notices.count_untold(row)
+            self._give_up(row, f"given up after {hours:.3g} h: {why}" if is_late else gone, untold=is_late)
         for row in self._notices.overflow():
             self._give_up(row, "given up: too many messages wait for this target")
 
-    def _give_up(self, row: NoticeRow, why: str) -> None:
-        self._notices.end(row, "given_up", why)
+    def _give_up(self, row: NoticeRow, why: str, *, untold: bool = False) -> None:
+        self._notices.end(row, "given_up", why, untold=untold and row.target in self._senders)
         logger.warning("%s gets no message of alert %s: %s", row.target, row.alert, why)
         if row.target in self._senders:
             self._senders[row.target].count("given_up")

@@ -259,11 +259,6 @@ class AlertStore:
         row = self._db.row("SELECT camera FROM alert WHERE id = ?", (alert_id,))
         return None if row is None else row["camera"]
 
-    def existing(self, alert_ids: Collection[str]) -> set[str]:
-        """Return those of these alerts that there are."""
-        query = f"SELECT id FROM alert WHERE id IN ({', '.join('?' * len(alert_ids))})"
-        return {row["id"] for row in self._db.rows(query, tuple(alert_ids))}
-
     def changed_since(self, rev: int, limit: int = 100) -> list[AlertRow]:
         """Alerts changed after `rev`, oldest change first: go on from the last row's `rev`."""
         query = f"SELECT {ALERT_COLUMNS} FROM alert WHERE rev > ? AND audit = 0 ORDER BY rev LIMIT ?"
@@ -295,6 +290,12 @@ class AlertStore:
             tuple(cameras or ()),
         )
         return AlertCounts(**{name: int(row[name]) for name in row.keys()})  # noqa: SIM118 (a Row is no dict)
+
+
+def existing_alerts(db: Database, alert_ids: Collection[str]) -> set[str]:
+    """Return those of these alerts that there are."""
+    query = f"SELECT id FROM alert WHERE id IN ({', '.join('?' * len(alert_ids))})"
+    return {row["id"] for row in db.rows(query, tuple(alert_ids))}
 
 
 def teaching_alerts(db: Database, camera: str) -> int:

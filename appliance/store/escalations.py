@@ -207,7 +207,7 @@ class EscalationStore:
                     "wait": wait, "until_t": route.until_t if route is not None and wait else None,
                 },
             ).fetchone()  # fmt: skip
-            self._begin_sending(written, escalation.id)
+            _begin_sending(self._db, written, escalation.id)
             return written is not None
 
     # Called by the router
@@ -224,7 +224,7 @@ class EscalationStore:
                    WHERE id = ? AND wait <> '' RETURNING state""",
                 (row.id,),
             ).fetchone()
-            self._begin_sending(released, row.id)
+            _begin_sending(self._db, released, row.id)
             bump_rev(self._db, connection, row.alert)
 
     def postpone(self, row: EscalationRow, wait: str, until_t: float | None) -> None:
@@ -292,13 +292,8 @@ class EscalationStore:
             bump_rev(self._db, connection, escalation.alert)
             if not escalation.step:
                 self._db.latencies.observe("evidence", self._db.clock.now() - escalation.created_t)
-            self._begin_sending(changed, escalation.id)
+            _begin_sending(self._db, changed, escalation.id)
             return True
-
-    def _begin_sending(self, changed: sqlite3.Row | None, escalation: str) -> None:
-        # For what the router postponed, its wait is no time of the broker's.
-        if changed is not None and changed["state"] == "ready":
-            self._db.latencies.begin("broker", escalation)
 
     # For display
 
@@ -417,6 +412,12 @@ def as_unsure(verdict: wire.Verdict, why: str) -> wire.Verdict:
     return verdict.model_copy(
         update={"decision": "unsure", "need": None, "reason": (reason + tail)[:_REASON_CHARS_MAX]}
     )
+
+
+def _begin_sending(db: Database, changed: sqlite3.Row | None, escalation: str) -> None:
+    # For what the router postponed, its wait is no time of the broker's.
+    if changed is not None and changed["state"] == "ready":
+        db.latencies.begin("broker", escalation)
 
 
 def escalation_rows(db: Database, tail: str, values: Sequence[object]) -> list[EscalationRow]:

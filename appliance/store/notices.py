@@ -190,8 +190,11 @@ class NoticeStore:
             if reason != row.reason:
                 bump_rev(self._db, connection, row.alert)
 
-    def end(self, row: NoticeRow, state: NoticeState, reason: str) -> None:
-        """Nothing (more) will be sent, and why; the row keeps the last message that arrived. Raises StoreError."""
+    def end(self, row: NoticeRow, state: NoticeState, reason: str, *, untold: bool = False) -> None:
+        """Nothing (more) will be sent, and why; the row keeps the last message that arrived. Raises StoreError.
+
+        untold: count a first message as one that took all the time that it had.
+        """
         with self._db.transaction() as connection:
             connection.execute(
                 f"""UPDATE notice SET state = ?, attempts = 0, reason = ?
@@ -199,10 +202,7 @@ class NoticeStore:
                 (state, reason, row.id),
             )
             bump_rev(self._db, connection, row.alert)
-
-    def count_untold(self, row: NoticeRow) -> None:
-        """Count a first message that was given up as one that took all the time that it had."""
-        if row.told_t is None:
+        if untold and row.told_t is None:
             self._db.latencies.observe("told", row.window.expire_t - row.created_t)
 
     def of(self, alert: str) -> list[NoticeRow]:
