@@ -23,7 +23,8 @@ class HardwareDecoders:
     """The decoders in this appliance's hardware, for all cameras; any thread may call.
 
     State: what was probed, the sessions in use. Invariant: there are never more than `sessions_max` sessions at once.
-    Each kind is probed once, when it is first asked for: at the start, or by the first camera that is added with it.
+    Each kind is probed once, when it is first asked for: at the start, or by the first camera that is added with it. One
+    that could not be tried is probed again when it is next asked for.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class HardwareDecoders:
     def probed(self, kinds: Sequence[HardwareKind] = HARDWARE_KINDS) -> list[ProbedHardware]:
         """Return what was found out about these kinds; probe the ones that are not known yet."""
         with self._lock:
-            unknown = [kind for kind in kinds if kind not in self._probed]
+            unknown = [kind for kind in kinds if kind not in self._probed or not self._probed[kind].tried]
             if unknown:
                 program = str(self.settings.ffmpeg)
                 self._probed |= self._probe(unknown, self.settings.device, program)

@@ -59,6 +59,7 @@ class ProbedHardware:
     """The result of probing one kind. ways: by the stream's codec, those that gave the same frames as software.
 
     reason: why nothing of it works, or ''. cpu_ms, software_ms: processor time a frame of 720p, the child's included.
+    tried: False: there was no process or memory to try it; ask again later.
     """
 
     kind: HardwareKind
@@ -66,6 +67,7 @@ class ProbedHardware:
     reason: str = ""
     cpu_ms: float = 0.0
     software_ms: float = 0.0
+    tried: bool = True
 
     @property
     def works(self) -> bool:
@@ -103,7 +105,7 @@ def _probe_in_child(kind: HardwareKind, device: str | None, program: str, clips:
         )  # fmt: skip
         return from_json(json.loads(done.stdout))
     except OSError as error:  # no memory or no process is left for it
-        return ProbedHardware(kind, {}, f"it could not be tried: {error.strerror}")
+        return ProbedHardware(kind, {}, f"it could not be tried: {error.strerror}", tried=False)
     except subprocess.TimeoutExpired:
         return ProbedHardware(kind, {}, f"its driver did not answer within {PROBE_S_MAX:.0f} s")
     except (ValueError, KeyError, TypeError):

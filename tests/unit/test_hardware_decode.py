@@ -35,7 +35,7 @@ from appliance.base.errors import ConfigError, MissingDependency
 from appliance.cli.site_check import _hardware_decode
 from appliance.config import CameraConfig, CameraDecodeConfig, DecodeConfig, DetectConfig, LatencyMode
 from appliance.detect.letterbox import GpuFrame
-from appliance.ingest.decode_hardware import RETRY_S, CameraHardware
+from appliance.ingest.decode_hardware import RETRY_S, CameraHardware, HardwareDecoders
 from appliance.ingest.detect_stream import DetectStream
 from appliance.media import hardware_probe, piped_codec
 from appliance.media.decoder import Decoder
@@ -293,6 +293,25 @@ def test_what_is_asked_for_and_not_there_is_refused_with_the_key_and_the_cure() 
 
 
 @pytest.mark.slow
+def test_hardware_that_could_not_be_tried_for_want_of_a_process_is_probed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoders = HardwareDecoders(DecodeConfig())
+
+    def no_process(*_: object, **__: object) -> None:
+        raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(hardware_probe.subprocess, "run", no_process)
+    (found,) = decoders.probed(["vaapi"])
+    assert not found.works
+    assert "could not be tried: Resource temporarily unavailable" in found.text
+
+    answer = SimpleNamespace(returncode=-11, stdout=b"")
+    monkeypatch.setattr(hardware_probe.subprocess, "run", lambda *_, **__: answer)
+    (found,) = decoders.probed(["vaapi"])
+    assert "its driver ended the process" in found.text
+    monkeypatch.setattr(hardware_probe.subprocess, "run", no_process)
+    assert decoders.probed(["vaapi"]) == [found], "what was tried is not tried again"
+
+
 def test_ingest_ends_with_2_before_anything_runs_when_the_hardware_is_not_there() -> None:
     decode = {"hardware": "drm", "ffmpeg": "no-such-ffmpeg"}
     given = json.dumps({"decode": decode, "cameras": {"gate": {"url": "rtsp://camera/main"}}}) + "\n"
