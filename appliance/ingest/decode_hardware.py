@@ -23,8 +23,8 @@ class HardwareDecoders:
     """The decoders in this appliance's hardware, for all cameras; any thread may call.
 
     State: what was probed, the sessions in use. Invariant: there are never more than `sessions_max` sessions at once.
-    Each kind is probed once, when it is first asked for: at the start, or by the first camera that is added with it. One
-    that could not be tried is probed again when it is next asked for.
+    Each kind is probed once, when it is first asked for: at the start, or by the first camera that is added with it.
+    One that could not be tried is probed again when it is next asked for.
     """
 
     def __init__(

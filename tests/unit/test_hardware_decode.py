@@ -292,8 +292,9 @@ def test_what_is_asked_for_and_not_there_is_refused_with_the_key_and_the_cure() 
     assert found == [("cameras.gate.decode", "wrong"), ("decode.hardware vaapi", "warning")]
 
 
-@pytest.mark.slow
-def test_hardware_that_could_not_be_tried_for_want_of_a_process_is_probed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hardware_that_could_not_be_tried_for_want_of_a_process_is_probed_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     decoders = HardwareDecoders(DecodeConfig())
 
     def no_process(*_: object, **__: object) -> None:
@@ -312,6 +313,7 @@ def test_hardware_that_could_not_be_tried_for_want_of_a_process_is_probed_again(
     assert decoders.probed(["vaapi"]) == [found], "what was tried is not tried again"
 
 
+@pytest.mark.slow
 def test_ingest_ends_with_2_before_anything_runs_when_the_hardware_is_not_there() -> None:
     decode = {"hardware": "drm", "ffmpeg": "no-such-ffmpeg"}
     given = json.dumps({"decode": decode, "cameras": {"gate": {"url": "rtsp://camera/main"}}}) + "\n"
