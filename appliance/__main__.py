@@ -11,7 +11,7 @@ def main() -> int:
     It loads the table of commands itself, so that Ctrl-C is an exit code there, too.
     """
     try:
-        from appliance.base.child_modules import end_with_parent
+        from appliance.base.child_processes import end_with_parent
         from appliance.cli import main
 
         end_with_parent()

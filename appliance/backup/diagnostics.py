@@ -16,7 +16,7 @@ from appliance.base.errors import ConfigError, VedetteError
 from appliance.base.yamlfile import read_text
 from appliance.settings.secret_scrubber import SecretScrubber
 from appliance.settings.settings_service import SiteVersion
-from appliance.store.archive import gap_rows, health_rows, schema_of
+from appliance.store.storage_reader import gap_rows, health_rows, schema_of
 
 PART_CHARACTERS_MAX = 4_000_000  # of one file; the log in memory has less
 _README = """\

@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from appliance.base.command_end import os_error_text, report, run_to_end
+from appliance.base.command_exit import os_error_text, report, run_to_end
 from appliance.base.errors import ConfigError, UsageError, VedetteError
 from appliance.base.telemetry import configure_logging
 from appliance.cli.appliance_options import APPLIANCE

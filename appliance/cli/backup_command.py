@@ -9,7 +9,7 @@ from appliance import config
 from appliance.backup.backup_file import BackupReader, BackupSource, write_backup
 from appliance.backup.restore import RestoreTarget, apply_ready, stage
 from appliance.base.clock import SystemClock, iso_utc
-from appliance.base.command_end import typed_secret
+from appliance.base.command_exit import typed_secret
 from appliance.base.errors import ConfigError, PreconditionError, UsageError
 from appliance.config.site_file import variables
 from appliance.store.database import StoreInUse

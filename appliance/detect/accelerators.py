@@ -25,7 +25,7 @@ KINDS: dict[Kind, str] = {
 INTEL = "0x8086"  # its PCI vendor id
 NVIDIA_FILES = ("proc/driver/nvidia/version", "dev/nvhost-gpu", "dev/nvidia0")  # the second is a Jetson's
 SYSTEM_PYTHON = Path("/usr/bin/python3")
-HELPER = Path(__file__).with_name("hailo_helper.py")
+HELPER = Path(__file__).with_name("hailo_child.py")
 _KEPT_VARIABLES = (
     "PATH", "LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "TZ", "HOME", "XDG_RUNTIME_DIR", "ORT_DISABLE_TELEMETRY",
 )  # fmt: skip
@@ -75,7 +75,7 @@ def python_with_bindings(settings: HailoConfig) -> Path:
 
 
 def start_helper(python: Path, *arguments: str, pass_fds: Sequence[int] = ()) -> subprocess.Popen[bytes]:
-    """`hailo_helper` under this Python, with pipes to and from it. Raises OSError."""
+    """`hailo_child` under this Python, with pipes to and from it. Raises OSError."""
     return subprocess.Popen(
         [str(python), "-I", str(HELPER), *arguments],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,

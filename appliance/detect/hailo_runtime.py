@@ -16,7 +16,7 @@ from appliance.base.config_model import HailoConfig
 from appliance.base.errors import DetectorError, ModelError
 from appliance.detect import hef_file
 from appliance.detect.accelerators import python_with_bindings
-from appliance.detect.hailo_process import HailoDescription, HailoProcess, HailoStream, HelperFailed
+from appliance.detect.hailo_client import HailoDescription, HailoProcess, HailoStream, HelperFailed
 from appliance.detect.hef_file import HefHeader, HefNotes
 from appliance.detect.network_runtime import CLOSED, Array, TensorSpec
 
@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 
 
 class HailoRuntime:
-    """A network on a Hailo device, behind a helper process (see `hailo_process`).
+    """A network on a Hailo device, behind a helper process (see `hailo_client`).
 
     Frames are integers, rows of RGB or NV12; what the network was trained with is done on the chip. A device that is
     lost raises DetectorError until the helper has it again. `close`, or the end of the object, gives the device back.

@@ -18,7 +18,13 @@ from appliance.alerts.pipeline import AlertPolicy, view_of
 from appliance.analysis.session_tracks import InferenceRequest
 from appliance.base.clock import Clock
 from appliance.config import CameraConfig, DecisionConfig, Rule
-from appliance.evidence.evidence_images import EvidenceMoment, encoded_image, order_image, plan_evidence, select_moments
+from appliance.evidence.evidence_selection import (
+    EvidenceMoment,
+    encoded_image,
+    order_image,
+    plan_evidence,
+    select_moments,
+)
 from appliance.lab.curve_ranking import LabelledIncident
 from appliance.media.frames import upright_bgr
 from appliance.media.stills import make_image
@@ -29,7 +35,7 @@ from appliance.replay.replay_routing import FrameHistory, escalation_message, im
 from appliance.replay.replay_runner import play
 from appliance.router.escalation_planner import build_escalation
 from appliance.rules.engine import RulesEngine
-from appliance.rules.reportable import rule_event
+from appliance.rules.rule_coverage import rule_event
 from appliance.scenario.expectations import Expectation, expectations_of
 from appliance.scenario.ground_truth import BoxesSpool, read_truth, shaken_truth, true_frame_boxes
 from appliance.scenario.scenario_loader import ScenarioPart, ScenarioPlan, with_uplink

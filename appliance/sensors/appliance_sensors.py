@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from appliance.base.child_modules import end_child
+from appliance.base.child_processes import end_child
 from appliance.base.clock import SystemClock
 from appliance.base.machine import Temperature
 from appliance.sensors.linux_sensors import (
@@ -215,7 +215,7 @@ class NvidiaGpus:
 
 
 class HailoChips:
-    """The hotter of the two sensors of each Hailo chip, as `hailo_helper` reports it.
+    """The hotter of the two sensors of each Hailo chip, as `hailo_child` reports it.
 
     HailoRT's bindings come for the system's Python alone (decision 116).
 

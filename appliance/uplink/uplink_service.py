@@ -17,8 +17,9 @@ from appliance.base.backoff import Backoff
 from appliance.base.clock import Clock
 from appliance.base.errors import StoreError, StoreUnavailable, UplinkError, lacks_files
 from appliance.base.service_loop import ServiceLoop
+from appliance.broker.broker_failover import BrokerChoice
 from appliance.broker.nats_connection import NATS_ERRORS, LinkState
-from appliance.broker.nats_link import BrokerChoice, NatsLink, end_tasks, stay_subscribed
+from appliance.broker.nats_link import NatsLink, end_tasks, stay_subscribed
 from appliance.config import UplinkConfig
 from appliance.store.alerts import AlertStore
 from appliance.store.escalations import EscalationRow
@@ -26,8 +27,7 @@ from appliance.store.meter import Meter
 from appliance.store.outbox import Outbox
 from appliance.store.outbox_queue import SendQueue
 from appliance.uplink.jetstream_publisher import JetStreamPublisher, check_serving
-from appliance.uplink.outbox_upkeep import OutboxQuota, OutboxUpkeep
-from appliance.uplink.pool_monitor import PoolMonitor, PoolState
+from appliance.uplink.outbox_limits import OutboxQuota, OutboxUpkeep
 from appliance.uplink.send_limits import CloudBreaker, RateLimiter
 from appliance.uplink.send_workers import (
     POLL_S,
@@ -38,6 +38,7 @@ from appliance.uplink.send_workers import (
     SendWorkers,
 )
 from appliance.uplink.verdict_consumer import VerdictConsumer, VerdictCounts
+from appliance.uplink.worker_announcements import PoolMonitor, PoolState
 from appliance.wire import PRIORITIES, wanted_subject
 
 LINK_WAIT_S = 10.0  # so long the loop waits for a link at a time, before its upkeep

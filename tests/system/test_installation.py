@@ -160,7 +160,11 @@ def network_of(tree: Path, folder: Path, script: str) -> list[str]:
     """What a tree's own code answers with this folder of networks."""
     environment = {**os.environ, "VEDETTE_MODELS": str(folder), "PYTHONPATH": str(tree)}
     begin = f"import appliance; assert appliance.__file__.startswith({str(tree)!r}), appliance.__file__\n"
-    load = "from appliance.config import DetectorConfig; from appliance.detect import detector\n"
+    load = (
+        "from appliance.config import DetectorConfig\n"
+        "try:\n    from appliance.detect import detector_loader as detector\n"
+        "except ImportError:  # a tree before 0.1.0\n    from appliance.detect import detector\n"
+    )
     show = "print(detector.load(DetectorConfig(model='auto')).name, detector.load(DetectorConfig(model='yard')).name)"
     done = subprocess.run(
         [sys.executable, "-c", begin + load + script + show], cwd=tree, env=environment, capture_output=True, text=True,

@@ -17,7 +17,7 @@ import cv2
 import numpy as np
 import pytest
 
-from appliance.base.child_modules import JOB_FUNCTIONS, MEDIA_FUNCTIONS, SANDBOX
+from appliance.base.child_processes import JOB_FUNCTIONS, MEDIA_FUNCTIONS, SANDBOX
 from appliance.cli import COMMANDS
 from cloud_worker.__main__ import _parser as worker_parser
 from tests.servers import network_stories, watched_network
@@ -37,7 +37,7 @@ PROCESSES = {
     "openvino": {*RUNS, "appliance check"},
     "notified": {"appliance notify test"},
     "replay": {"appliance replay", "appliance replay diff"},
-    "hailo": {"appliance replay", "hailo_helper.py"},
+    "hailo": {"appliance replay", "hailo_child.py"},
     "models": {
         f"appliance models {each}"
         for each in ("list", "verify", "pull", "export", "publish", "install", "pin", "rollback", "rollout", "prune",

@@ -9,7 +9,7 @@ import pytest
 
 from appliance.base.errors import UsageError
 from appliance.cli import main
-from appliance.replay.condition_spec import (
+from appliance.replay.footage_conditions import (
     CONDITION_KINDS,
     NO_CONDITIONS,
     ConditionKind,

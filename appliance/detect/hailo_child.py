@@ -1,6 +1,6 @@
 """The process that holds a Hailo device.
 
-`python3 -I hailo_helper.py FD` speaks lines of JSON with `hailo_process`. `python3 -I hailo_helper.py temperatures`
+`python3 -I hailo_child.py FD` speaks lines of JSON with `hailo_client`. `python3 -I hailo_child.py temperatures`
 says how hot the chips are, while another process infers on them.
 
 It is run by the Python that has HailoRT's bindings, so it imports nothing of Vedette. Names and signatures are those of
