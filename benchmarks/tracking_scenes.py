@@ -65,9 +65,9 @@ class ClipDetections:
 
 def detect_clip(clip: Path, model: str) -> ClipDetections:
     """Detect on every frame as the appliance does: scaled by the decoder, default score_min. Raise ModelError."""
-    from appliance.detect import detector  # needs ONNX Runtime; an environment with other trackers may not have it
+    from appliance.detect import detector_loader  # needs ONNX Runtime; an environment with other trackers may not have it
 
-    network, converter, found = detector.load(DetectorConfig(model=model)), FrameConverter(), []
+    network, converter, found = detector_loader.load(DetectorConfig(model=model)), FrameConverter(), []
     with av.open(str(clip)) as film:
         stream = film.streams.video[0]
         for index, frame in enumerate(film.decode(stream)):
