@@ -65,7 +65,7 @@ class ClipDetections:
 
 def detect_clip(clip: Path, model: str) -> ClipDetections:
     """Detect on every frame as the appliance does: scaled by the decoder, default score_min. Raise ModelError."""
-    from appliance.detect import detector_loader  # needs ONNX Runtime; an environment with other trackers may not have it
+    from appliance.detect import detector_loader  # needs ONNX Runtime; an environment of other trackers may lack it
 
     network, converter, found = detector_loader.load(DetectorConfig(model=model)), FrameConverter(), []
     with av.open(str(clip)) as film:
