@@ -226,7 +226,7 @@ def panel(exporter: ScenarioExporter, detail: AlertDetail) -> dict[str, object]:
     }
 
 
-@router.post("/alerts/{alert_id}/keep", status_code=201)
+@router.post("/alerts/{alert_id}/keep", status_code=201, summary="Keep As Scenario")
 def keep_alert(
     exporter: Exporter, alerts: AlertsPart, jobs: Jobs, alert_id: str, request: Annotated[KeepRequest, Body()]
 ) -> ScenarioItem:
