@@ -293,11 +293,18 @@ ask() {  # ask VERSION ARGUMENTS...: appliance.upgrade of that version, as the u
 
 is_running() { [ -n "$systemctl" ] && [ -z "$dry" ] && ctl is-active --quiet "$unit"; }
 
+cannot_be_asked() {  # its dashboard is off; a camera that is switched off stands in the file alike
+  grep -q 'enabled: *false' "$site" || return 1
+  answer=0
+  ask "$1" state "$site" >/dev/null 2>&1 || answer=$?
+  [ "$answer" = 2 ]
+}
+
 wait_until() {  # wait_until VERSION STATE: true when it comes in time; a unit that gave up is not waited for
   [ -n "$systemctl" ] && [ -z "$dry" ] || return 0
   left=$wait_s
-  if [ "$unit" != vedette ] || grep -q 'enabled: *false' "$site" && ! ask "$1" state "$site" >/dev/null 2>&1; then
-    sleep "$([ "$left" -lt 10 ] && echo "$left" || echo 10)"  # nobody can be asked
+  if [ "$unit" != vedette ] || cannot_be_asked "$1"; then
+    sleep "$([ "$left" -lt 10 ] && echo "$left" || echo 10)"
     is_running; return
   fi
   while :; do

@@ -285,5 +285,14 @@ def test_the_dashboard_can_be_installed_and_says_so_when_the_box_is_out_of_reach
     page.goto(f"{house.url}/cameras")
     expect(page.get_by_role("heading")).to_have_text("Out of reach")
     shot(page, "offline-390")
+    asked: list[Route] = []
+
+    def hold(route: Route) -> None:
+        asked.append(route)
+
+    page.route("**/healthz", hold)
+    page.wait_for_timeout(7_000)
+    assert len(asked) == 1, "it asks again while it waits for an answer"
+    page.unroute_all()
     page.context.set_offline(False)  # and nobody does anything
     expect(page.get_by_role("heading", name="Cameras")).to_be_visible()

@@ -145,6 +145,39 @@ def test_another_day_is_shown_at_once_while_one_is_being_read(visit: Visit) -> N
     assert page.locator("#timeline").get_attribute("data-loaded") in asked[1]
 
 
+def test_a_day_that_did_not_come_is_asked_for_again(visit: Visit) -> None:
+    page = visit("/cameras/gate/timeline")
+    page.clock.install()
+    page.reload()
+    page.locator("#timeline[data-loaded]").wait_for()
+    page.route(lambda url: "/timeline?from=" in url, lambda route: route.fulfill(body="what is no answer"))
+    page.get_by_role("button", name="The day before").click()
+    expect(page.locator("#pulse")).to_have_attribute("data-state", "lost")
+    page.unroute_all()
+    page.clock.fast_forward(20_000)
+    page.locator("#timeline[data-loaded]").wait_for()
+
+
+def test_the_address_names_the_moment_that_was_chosen_last(visit: Visit, house: House) -> None:
+    page = visit(f"/cameras/gate/timeline?t={house.t0 + 3:.1f}")
+    page.locator("#timeline[data-loaded]").wait_for()
+    for _ in range(3):
+        page.locator(".strip canvas").press("ArrowLeft")
+    page.wait_for_url(f"**/timeline?t={house.t0 - 27:.1f}", timeout=5_000)
+    assert (page.locator("#why").get_attribute("href") or "").endswith(f"t={house.t0 - 27:.1f}")
+
+
+def test_one_refresh_that_fails_is_not_told_for_ever(visit: Visit, house: House) -> None:
+    page = visit("/")
+    live(page)
+    page.evaluate("[window.kept, window.fetch] = [fetch, () => Promise.reject(new Error('no answer'))]")
+    house.site.cameras.write_state(CameraState(camera="gate", state="lost", t=house.t0))
+    expect(page.locator("#pulse")).to_have_attribute("data-state", "lost")
+    page.evaluate("void (window.fetch = window.kept)")
+    house.site.cameras.write_state(CameraState(camera="gate", state="live", t=house.t0 + 1))
+    live(page)
+
+
 def test_what_came_of_a_cut_is_not_taken_away_by_the_next_redraw(visit: Visit, house: House) -> None:
     page = visit(f"/cameras/gate/timeline?t={house.t0 + 3:.1f}")
     page.locator("#timeline[data-loaded]").wait_for()

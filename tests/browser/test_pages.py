@@ -134,12 +134,38 @@ def test_older_alerts_come_as_one_scrolls_and_news_do_not_move_what_is_being_rea
     expect(fresh).to_have_text("1 new alert")
     assert page.evaluate("scrollY") == 900
     assert page.locator("#a-new").count() == 0
+    taken_back = house.site.raise_alert("rejected", house.t0 + 11)
+    expect(fresh).to_have_text("2 new alerts")
+    house.site.answer(taken_back, "rejected")
+    expect(fresh).to_have_text("1 new alert")
     fresh.click()
     expect(page.locator(".card").first).to_have_attribute("data-id", "new")
     page.set_viewport_size({"width": 360, "height": 30_000})  # it shows the end of the list, which fills by itself
     page.reload()
     expect(page.locator(".card")).to_have_count(122)
     expect(page.locator("#older")).to_have_count(0)
+
+
+def test_what_a_long_list_lets_go_is_behind_older_alerts_again(visit: Visit, house: House) -> None:
+    house.site.raise_alert("before", house.t0 - 1000)
+    page = visit("/")
+    live(page)
+    page.evaluate("""() => {
+      const last = document.querySelector("#cards > #a-before");
+      for (let n = 0; n < 399; n++) {
+        const card = last.cloneNode(true);
+        Object.assign(card.dataset, { id: `old${n}`, t: Number(last.dataset.t) + 500 - n });
+        card.id = `a-old${n}`;
+        last.before(card);
+      }
+    }""")
+    house.site.raise_alert("new", house.t0 + 10, seconds=None)
+    expect(page.locator("#a-new")).to_be_visible()
+    expect(page.locator("#a-before")).to_have_count(0)
+    query = f"?before={house.t0 - 1000 + 500 - 397}~old397".replace("~", "%7E")
+    assert (page.locator("#older").get_attribute("href") or "").endswith(query)
+    page.locator("#older").scroll_into_view_if_needed()
+    expect(page.locator("#a-before")).to_have_count(1)
 
 
 def test_a_long_name_stands_below_the_words_and_a_wide_screen_has_two_columns(visit: Visit, house: House) -> None:

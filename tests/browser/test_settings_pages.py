@@ -197,6 +197,24 @@ def test_two_tabs_meet(page: Page, owner: Owner) -> None:
     assert owner.written["storage"] == {"keep_hours": 48}
 
 
+def test_what_is_typed_into_one_form_stays_while_another_one_is_saved(page: Page, owner: Owner) -> None:
+    page.goto(f"{owner.url}/cameras/gate/settings")
+    zones = page.locator("form[data-form=zones]")
+    zones.get_by_label("yard").fill("5")
+    other = page.locator("form.settings:not([data-form=zones])")
+    for _ in range(2):
+        other.locator("input[type=checkbox]").first.click()
+        other.get_by_role("button", name="Save", exact=True).click()
+        expect(other.locator("[data-saved]")).to_have_text("Saved and in force.")
+        expect(zones.get_by_label("yard")).to_have_value("5")
+    saved: list[str] = []
+    page.on("request", lambda each: saved.append(each.url) if each.url.endswith("/api/v1/settings") else None)
+    zones.get_by_role("button", name="Save", exact=True).click()
+    expect(zones.locator("[data-saved]")).to_have_text("Saved and in force.")
+    assert len(saved) == 1
+    assert owner.written["cameras"]["gate"]["quota"] == {"zone_days": {"yard": 5}}
+
+
 def test_an_expired_session_asks_for_the_password_in_place_and_keeps_what_was_drawn(page: Page, owner: Owner) -> None:
     page.goto(f"{owner.url}/cameras/gate/edit")
     page.get_by_role("button", name="Add a zone").click()

@@ -166,6 +166,11 @@ def test_the_site_has_a_strip_for_every_camera_which_is_fetched_alone(visit: Vis
     page.keyboard.press("j")
     expect(page.locator("#who")).to_have_text("gate")
     picture_is_of(page, house.t0 + 1)
+    together = page.get_by_role("checkbox", name="Watch dock together with others")
+    together.press("Space")
+    expect(together).to_be_checked()
+    page.locator("#export summary").press("Space")
+    expect(page.locator("#export")).to_have_attribute("open", "")
     here = page.get_by_role("navigation", name="Pages").get_by_role("link", name="Timeline")
     assert here.get_attribute("aria-current") == "page"
     page.get_by_role("link", name="dock").click()

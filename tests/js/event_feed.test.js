@@ -138,8 +138,32 @@ test("a row that met no answer is shown later, and one that was refused holds up
 		assert.equal(repeats, 1);
 		await assert.rejects(queue.drain(show, () => repeats++), /404/);
 		await queue.drain(show, () => repeats++);
-		assert.deepEqual(shown, ["a4", "c3"]);
+		assert.deepEqual(shown, ["c3", "a4"]);
 		assert.equal(queue.rows.size, 0);
+	} finally {
+		mock.timers.reset();
+	}
+});
+
+test("a row that never meets an answer holds up no other, and all that fail are tried again once", async () => {
+	mock.timers.enable({ apis: ["setTimeout"] });
+	try {
+		const queue = new RowQueue();
+		const shown = [];
+		let repeats = 0;
+		const show = async row => {
+			if (row.id === "a") throw Object.assign(new Error("500"), { unanswered: true });
+			shown.push(row.id);
+		};
+		queue.put({ id: "a" });
+		for (const id of ["b", "c", "d"]) {
+			queue.put({ id });
+			await assert.rejects(queue.drain(show, () => repeats++), /500/);
+		}
+		mock.timers.tick(3000);
+		assert.equal(repeats, 1);
+		await assert.rejects(queue.drain(show, () => repeats++), /500/);
+		assert.deepEqual(shown, ["b", "c", "d"]);
 	} finally {
 		mock.timers.reset();
 	}

@@ -19,6 +19,20 @@ class Video extends EventTarget {
 	}
 }
 
+test("of the pictures that were shown the oldest let go of their memory", async () => {
+	globalThis.document = { documentElement: { lang: "en" } };
+	const { Pane } = await served("pane.js");
+	let open = 0;
+	globalThis.fetch = async () => ({ ok: true, blob: async () => null, headers: new Map() });
+	globalThis.createImageBitmap = async () => {
+		open++;
+		return { close: () => open-- };
+	};
+	const pane = new Pane({ dataset: {}, querySelectorAll: () => [], querySelector: () => ({}) }, "gate", {});
+	for (let n = 0; n < 200; n++) await pane.fetchImage(`/frame?t=${n}`);
+	assert.equal(open, 150);
+});
+
 test("each piece that was played takes its listeners with it", async () => {
 	globalThis.document = { documentElement: { lang: "en" } };
 	const { Pane } = await served("pane.js");

@@ -13,6 +13,7 @@ const listeners = {};
 const form = {
 	dataset: { form: "storage", base: "before" },
 	isConnected: true,
+	closest: () => ({ dataset: { swap: "form" } }),
 	addEventListener: (kind, work) => (listeners[kind] = work),
 	querySelector: name => parts[name],
 	querySelectorAll: name => (name === ".setting" ? [setting] : []),

@@ -56,6 +56,7 @@ test("a window that says that it is there is never dropped", () => {
 		mock.timers.tick(10000);
 		send({ do: "here" });
 	}
+	assert.equal(told.filter(each => each.here).length, 10);
 	assert.equal(over(told), 0);
 	assert.deepEqual(opened.map(each => each.readyState), [Source.OPEN]);
 });

@@ -39,6 +39,7 @@ case $* in
     inforce=$(readlink "$ROOT/opt/vedette/current")
     [ "$(basename "$(dirname "$(dirname "$0")")")" = "$inforce" ] || exit 1  # another cannot ask it
     answer=$(cat "$FAKES/answers/${inforce%~*}")
+    [ "$answer" != off ] || exit 2
     case "$answer $*" in ready* | alive*'--until alive') ;; *) exit 1 ;; esac ;;
   *'appliance.upgrade keep '*)
     mkdir -p "$FAKES/kept"; cp "$FAKES/database" "$FAKES/kept/database"; echo "$FAKES/kept" ;;
@@ -252,6 +253,22 @@ def test_a_version_that_does_not_become_ready_is_undone_with_its_data(installed:
     installed.answer(v2_0="ready")
     assert installed.do("upgrade", version="2.0")[0] == 0, "mended, it is taken"
     assert not (installed.fakes / "upgrade-failed").exists()
+
+
+def test_a_camera_that_is_switched_off_does_not_make_a_version_ready_that_is_not(installed: Machine) -> None:
+    site = installed.root / "etc" / "vedette" / "site.yaml"
+    site.write_text("cameras: {gate: {url: rtsp://192.168.1.20/main, enabled: false}}\n")
+    installed.answer(v2_0="silent")
+    assert installed.do("upgrade", version="2.0")[0] == 1
+    assert (installed.link("current"), installed.running()) == ("1.0", "1.0")
+
+
+def test_where_the_dashboard_is_off_it_is_enough_that_a_version_runs(installed: Machine) -> None:
+    site = installed.root / "etc" / "vedette" / "site.yaml"
+    site.write_text("dashboard: {enabled: false}\ncameras: {}\n")
+    installed.answer(v1_0="off", v2_0="off")
+    assert installed.do("upgrade", version="2.0")[0] == 0
+    assert (installed.link("current"), installed.running()) == ("2.0", "2.0")
 
 
 def test_a_service_that_gave_up_is_not_waited_for(installed: Machine) -> None:

@@ -63,9 +63,26 @@ function arrive(card) {
 	card.classList.add("arrives");
 	glide(() => {
 		place(card);
+		if (scrollY < 200) forgetOldest();
 		markDays();
 	});
-	if (scrollY < 200) for (const old of items().slice(CARDS_MAX)) old.remove();
+}
+
+// What goes is behind "Older alerts" again, which begins after the last one that stays.
+function forgetOldest() {
+	const gone = items().slice(CARDS_MAX);
+	if (!gone.length) return;
+	for (const old of gone) old.remove();
+	const { t: start, id } = items()[CARDS_MAX - 1].dataset;
+	const query = new URLSearchParams(location.search);
+	query.set("before", `${start}~${id}`);
+	if (!by("older")) {
+		const line = made("p", { className: "more" });
+		line.append(made("a", { id: "older", textContent: t("Older alerts") }));
+		by("empty").after(line);
+	}
+	by("older").href = `/?${query}`;
+	watchEnd();
 }
 
 async function changed(alert) {
@@ -92,10 +109,11 @@ async function changed(alert) {
 	}
 	if (!live) return;
 	const card = await fetchCard(alert.id);
+	const known = waiting.delete(alert.id);
 	const last = items().at(-1);
-	if (!card || cardOf(alert.id) || (last && by("older") && newerThan(card, last) < 0)) return;
-	say(`${t("New alert")}: ${alert.title}, ${alert.camera}`);
-	if (scrollY > 160) hold(card);
+	if (!card || cardOf(alert.id) || (last && by("older") && newerThan(card, last) < 0)) return tellWaiting();
+	if (!known) say(`${t("New alert")}: ${alert.title}, ${alert.camera}`);
+	if (known || scrollY > 160) hold(card);
 	else arrive(card);
 }
 
@@ -106,7 +124,9 @@ async function changedHealth(event) {
 	const line = await fetchCard(event.id, "health");
 	if (!line) return;
 	if (old) {
+		const focused = old.contains(document.activeElement);
 		old.replaceWith(line);
+		if (focused) line.querySelector("a, button")?.focus({ preventScroll: true });
 		return;
 	}
 	const last = items().at(-1);
@@ -118,14 +138,18 @@ async function changedHealth(event) {
 // Someone is reading further down: never move the page under their eyes.
 function hold(card) {
 	waiting.set(card.dataset.id, card);
+	tellWaiting();
+}
+
+function tellWaiting() {
 	fresh.textContent = tn("{n} new alert", "{n} new alerts", waiting.size);
-	fresh.hidden = false;
+	fresh.hidden = !waiting.size;
 }
 
 function release() {
 	for (const card of waiting.values()) arrive(card);
 	waiting.clear();
-	fresh.hidden = true;
+	tellWaiting();
 }
 
 const queue = new RowQueue();

@@ -1,6 +1,6 @@
 // @ts-check
 // A camera, found in the network or by its address: asked for its streams, tried, seen, then added, or changed.
-import { by, follow, post, say } from "./page.js";
+import { by, follow, get, post, say } from "./page.js";
 import { t } from "./texts.js";
 let onvif = ""; // of the camera that was chosen
 const { camera = "" } = by("address").dataset; // that is changed; "": a new one
@@ -90,7 +90,7 @@ by("seen").addEventListener("click", ({ target }) => {
 	by("address").requestSubmit();
 });
 submit("add", "wrong-name", async () => {
-	const settings = await (await fetch("/api/v1/settings")).json();
+	const settings = await get("/api/v1/settings");
 	const turned = by("ptz")?.checked ? by("ptz").value : "";
 	const body = { base: settings.digest, title: by("title").value.trim(), record: by("record").value, onvif: turned, ...streams() };
 	const added = await post("/api/v1/setup/cameras", body);
@@ -114,7 +114,7 @@ async function change(path, body) {
 		return settings;
 	} catch (error) {
 		if (error.status !== 409) throw error;
-		for (const each of forms) each.dataset.base = (await (await fetch("/api/v1/settings")).json()).digest;
+		for (const each of forms) each.dataset.base = (await get("/api/v1/settings")).digest;
 		throw new Error(t("Somebody changed the settings meanwhile. Save once more to keep yours, or load the page again to see theirs."));
 	}
 }

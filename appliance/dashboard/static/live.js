@@ -49,8 +49,10 @@ export class LivePlayer {
 		this.stop("");
 		const media = new Source();
 		Object.assign(this, { type, media, bytes: 0, pace: new Pace() });
-		this.video.src = URL.createObjectURL(media);
+		const url = URL.createObjectURL(media);
+		this.video.src = url;
 		media.onsourceopen = () => {
+			URL.revokeObjectURL(url);
 			if (media !== this.media || this.buffer) return;
 			try {
 				this.buffer = media.addSourceBuffer(type);

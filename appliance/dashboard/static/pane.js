@@ -106,7 +106,10 @@ export class Pane {
 		const shown = { image, at: Number(answer.headers.get("X-Frame-Time")) };
 		images.set(url, shown);
 		const [oldest] = images.keys();
-		if (images.size > IMAGES_MAX) images.delete(oldest);
+		if (images.size > IMAGES_MAX) {
+			images.get(oldest)?.image.close();
+			images.delete(oldest);
+		}
 		return shown;
 	}
 	paint({ image, at }) {

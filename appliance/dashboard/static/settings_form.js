@@ -121,7 +121,7 @@ class SettingsForm {
 		const { form } = this;
 		const name = form.dataset.form;
 		this.saved = stateOf(form); // nothing is lost any more
-		swap(await reload(), "[data-swap]");
+		swap(await reload(), `[data-swap="${form.closest("[data-swap]").dataset.swap}"]`); // another form may hold what was typed
 		begin();
 		say(words);
 		const fresh = document.querySelector(`[data-form="${name}"]`);
@@ -129,9 +129,10 @@ class SettingsForm {
 	}
 }
 
+/** @type {SettingsForm[]} */
 let forms = [];
-export function begin() {
-	forms = [...document.querySelectorAll("form.settings")].map(form => new SettingsForm(form));
+function begin() {
+	forms = [...document.querySelectorAll("form.settings")].map(form => forms.find(each => each.form === form) ?? new SettingsForm(form));
 }
 
 document.addEventListener("submit", async event => {

@@ -132,6 +132,7 @@ const acts = {
 	},
 	// A window that was silent for too long, as its computer slept, was dropped (back) and does not know it.
 	here(follower, { back }) {
+		follower.port.postMessage({ here: true });
 		if (!back) return;
 		if (follower.since !== null) follower.port.postMessage({ events: "over" });
 		for (const group of Object.values(groups)) group.update(false);

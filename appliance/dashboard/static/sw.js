@@ -8,7 +8,9 @@ const OFFLINE = `<!doctype html><html lang="${lang}"><meta charset="utf-8"><meta
 main{max-width:28rem;margin:1rem;padding:1.5rem 1.75rem;border:1px solid light-dark(#e2dfd7,#2c3135);border-radius:14px;background:light-dark(#fff,#1a1d20)}h1{font-size:1.4rem;margin:0 0 .5rem}p{margin:0 0 .75rem}
 a{display:inline-block;padding:8px 16px;border-radius:9px;text-decoration:none;font-weight:600;background:light-dark(#0b6b5c,#63d2bb);color:light-dark(#fff,#06231d)}</style>
 <body><main><h1>${t("Out of reach")}</h1><p>${t("The appliance does not answer. It may be off, starting again, or out of this device's network.")}</p><p>${t("This page comes back by itself.")}</p><a href="">${t("Try again")}</a></main>
-<script>setInterval(() => fetch("/healthz").then(() => location.reload(), () => 0), 2000)</script>`;
+<script>const ask = () => fetch("/healthz", { signal: AbortSignal.timeout(10000) }).then(() => location.reload(), later);
+const later = () => setTimeout(ask, 2000);
+later()</script>`;
 addEventListener("install", event => {
 	skipWaiting();
 	// What is no page never comes here: asking would cost each of its requests.

@@ -114,6 +114,8 @@ class Timeline {
 	silent = true;
 	dragging = false;
 	addressed = 0; // when the address was changed last, ms
+	/** @type {ReturnType<typeof setTimeout> | undefined} */
+	addressing;
 	due = false; // drawing waits for the next frame of the browser
 
 	constructor() {
@@ -160,7 +162,12 @@ class Timeline {
 			const asked = this.day;
 			const camera = this.stale.has(this.chosen) ? this.chosen : [...this.stale][0];
 			this.stale.delete(camera);
-			await this.load(camera);
+			try {
+				await this.load(camera);
+			} catch (error) {
+				this.stale.add(camera);
+				throw error;
+			}
 			if (asked !== this.day) continue; // no report of the new day is there yet
 			if (camera === this.chosen) this.settle();
 			this.draw();
@@ -384,7 +391,13 @@ class Timeline {
 	}
 	// The address always names the moment, so that the page can be kept, reloaded and sent on.
 	address() {
-		if (this.t === null || Date.now() - this.addressed < ADDRESS_MS) return;
+		if (this.t === null) return;
+		clearTimeout(this.addressing);
+		const wait_ms = this.addressed + ADDRESS_MS - Date.now();
+		if (wait_ms > 0) {
+			this.addressing = setTimeout(() => this.address(), wait_ms);
+			return;
+		}
 		this.addressed = Date.now();
 		history.replaceState(null, "", `${location.pathname}?${this.queryAt(this.t)}`);
 		by("why").href = `/cameras/${encodeURIComponent(this.chosen)}/why?t=${this.t.toFixed(1)}`;
@@ -491,7 +504,7 @@ class Timeline {
 			"+": () => this.zoom(1),
 			"-": () => this.zoom(-1)
 		};
-		keys({ ...actions, " ": () => (document.activeElement?.closest("button, a") ? false : this.toggle()) });
+		keys({ ...actions, " ": () => (document.activeElement?.closest("button, a, summary, input") ? false : this.toggle()) });
 		const clicks = {
 			play: actions[" "],
 			sound: actions.m,
@@ -514,7 +527,11 @@ class Timeline {
 		for (const strip of this.strips) this.listenTo(strip);
 		addEventListener("resize", () => this.draw());
 		matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.draw());
-		setInterval(() => document.hidden || this.refreshToday(), 15000);
+		setInterval(() => {
+			if (document.hidden) return;
+			this.refreshToday();
+			if (this.stale.size) this.reload(); // a report of a past day that did not come
+		}, 15000);
 		setInterval(() => this.tick(), TICK_MS);
 		const changed = row => this.refreshToday(row.camera ?? row.name);
 		follow({ alert: changed, camera: changed, health: changed });

@@ -40,12 +40,14 @@ export function coalescedWork(work, pauseMs, failed) {
 }
 
 /**
- * Rows that wait to be shown, the newest of each id. One that the appliance did not answer for stays and is tried again
- * after RETRY_MS: its change does not come twice. One that it refused is dropped.
+ * Rows that wait to be shown, the newest of each id. One that the appliance did not answer for stays, behind the others,
+ * and is tried again after RETRY_MS: its change does not come twice. One that it refused is dropped.
  */
 export class RowQueue {
 	/** @type {Map<string, any>} */
 	rows = new Map();
+	/** @type {ReturnType<typeof setTimeout> | undefined} */
+	timer;
 	put(row) {
 		this.rows.set(row.id, row);
 	}
@@ -60,8 +62,11 @@ export class RowQueue {
 			try {
 				await show(row);
 			} catch (error) {
-				if (!error.unanswered) this.rows.delete(id);
-				setTimeout(repeat, RETRY_MS);
+				const newest = this.rows.get(id);
+				this.rows.delete(id);
+				if (error.unanswered || newest !== row) this.put(newest);
+				clearTimeout(this.timer); // each row that comes meanwhile fails as well, and one repetition is enough
+				this.timer = setTimeout(repeat, RETRY_MS);
 				throw error;
 			}
 			if (this.rows.get(id) === row) this.rows.delete(id);

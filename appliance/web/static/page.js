@@ -139,7 +139,18 @@ export async function review(id, value) {
  * At most one run of this work at a time; asked again meanwhile, once more `pauseMs` afterwards.
  * @param {() => unknown} work
  */
-export const coalesced = (work, pauseMs = 0) => coalescedWork(work, pauseMs, error => light("lost", error.message));
+export function coalesced(work, pauseMs = 0) {
+	let failed = false;
+	const tried = async () => {
+		await work();
+		if (failed) light(streamed); // what was said of the failure is over
+		failed = false;
+	};
+	return coalescedWork(tried, pauseMs, error => {
+		failed = true;
+		light("lost", error.message);
+	});
+}
 
 /**
  * Do something that a person asked for. A button takes no second press meanwhile; what is wrong stands where the page says.
@@ -172,6 +183,7 @@ export function onSubmit(id, work) {
 
 const WORDS = { live: t("Live"), connecting: t("Connecting to the appliance"), lost: t("The appliance does not answer; trying again") };
 
+let streamed = "connecting"; // how the stream of changes does
 export function light(state, detail = "") {
 	const pulse = by("pulse");
 	if (!pulse) return;
@@ -213,7 +225,11 @@ export function follow(handlers) {
 		renewTroubles();
 		handlers.health?.(row);
 	};
-	new EventFeed(Number(document.body.dataset.rev), { ...handlers, health, trouble: renewTroubles }, light).listen();
+	const stream = state => {
+		streamed = state;
+		light(state);
+	};
+	new EventFeed(Number(document.body.dataset.rev), { ...handlers, health, trouble: renewTroubles }, stream).listen();
 }
 
 // `j` and friends, unless the person is typing or holds a modifier.

@@ -1,6 +1,7 @@
 // @ts-check
 // What all windows of this browser share: a worker that holds their connections, where the browser has such a thing.
 const HERE_MS = 10000; // the worker forgets a window that is silent for longer than three of these
+const UNHEARD_MAX = 3; // so often in a row a worker that lives does not leave a window without an answer
 /** @type {MessagePort | null | undefined} undefined: nobody has asked yet; null: there is none */
 let port;
 /** @type {Set<(data: any) => void>} */
@@ -8,16 +9,23 @@ const listeners = new Set();
 /** @type {Set<() => void>} */
 const orphans = new Set();
 
-// The worker failed to load: from now on each window has connections of its own.
+// The worker failed to load, or the browser ended it: from now on each window has connections of its own.
 function fail() {
 	port = null;
 	for (const each of orphans) each();
 	orphans.clear();
 }
 
+let unheard = 0; // "here" that the worker has not answered
+function tellHere() {
+	if (document.hidden || !port) return;
+	if (unheard++ < UNHEARD_MAX) port.postMessage({ do: "here" });
+	else fail();
+}
+
 /**
  * The way to the worker; null: there is none.
- * @param {() => void} failed called once if it turns out that there is none
+ * @param {() => void} failed called once if it turns out that there is none, or no more, while somebody listens
  * @returns {{send(message: object): void, listen(hear: (data: any) => void): () => void} | null}
  */
 export function shared(failed) {
@@ -28,21 +36,23 @@ export function shared(failed) {
 			worker.onerror = fail;
 			port = worker.port;
 			port.onmessage = ({ data }) => {
+				unheard = 0;
 				for (const hear of listeners) hear(data);
 			};
-			setInterval(() => document.hidden || port?.postMessage({ do: "here" }), HERE_MS);
+			setInterval(tellHere, HERE_MS);
 		} catch {
 			return null;
 		}
 	}
 	if (!port) return null;
-	orphans.add(failed);
 	return {
 		send: message => port?.postMessage(message),
 		listen(hear) {
 			listeners.add(hear);
+			orphans.add(failed);
 			return () => {
 				listeners.delete(hear);
+				orphans.delete(failed);
 			};
 		}
 	};
