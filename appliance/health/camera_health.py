@@ -12,7 +12,7 @@ from typing import Literal
 
 from appliance import config
 from appliance.base.clock import Clock, ClockStepDetector
-from appliance.health.debounce import HealthCondition, HealthListener
+from appliance.health.conditions import HealthCondition, HealthListener
 from appliance.types import CameraStateName, HealthKind
 
 WINDOW_S = 5.0  # rates are of so many seconds: a detector that was held up for less is no overload
