@@ -18,7 +18,7 @@ from appliance.backup.diagnostics import PART_CHARACTERS_MAX, DiagnosticsSource,
 from appliance.base.clock import ManualClock
 from appliance.base.errors import StoreError
 from appliance.base.telemetry import LogRing
-from appliance.cli import diagnostics_command, main
+from appliance.cli import backup_and_diagnostics, main
 from appliance.config import load
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import CoreProbes, StoredSite
@@ -161,7 +161,7 @@ def test_half_of_one_is_not_left(
         yield b"PK"
         raise error
 
-    monkeypatch.setattr(diagnostics_command, "stream_bundle", broken)
+    monkeypatch.setattr(backup_and_diagnostics, "stream_bundle", broken)
     out = tmp_path / "d.zip"
     assert main(["diagnostics", "--config", str(planted.path), "--out", str(out)]) in (2, 130)
     assert not out.exists()
