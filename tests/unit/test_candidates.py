@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from appliance.__main__ import main
 from appliance.base.clock import ManualClock, SystemClock
 from appliance.base.errors import UsageError
 from appliance.bundle.bundle_store import BundleStore
@@ -18,7 +19,6 @@ from appliance.canary.candidates import BEGIN_HOUR, WAITING_MAX, CandidateStore,
 from appliance.canary.judge import Judgement, Outcome
 from appliance.canary.proof_store import ProofReport, ProofStore
 from appliance.canary.trial import known_objects
-from appliance.cli import main
 from appliance.config import load
 from appliance.health.load_shedding import LoadShedding
 from appliance.lab import candidate_command

@@ -14,11 +14,12 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
+from appliance.__main__ import main
 from appliance.backup.diagnostics import PART_CHARACTERS_MAX, DiagnosticsSource, stream_bundle
 from appliance.base.clock import ManualClock
 from appliance.base.errors import StoreError
 from appliance.base.telemetry import LogRing
-from appliance.cli import backup_and_diagnostics, main
+from appliance.cli import backup_and_diagnostics
 from appliance.config import load
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import CoreProbes, StoredSite
