@@ -6,17 +6,14 @@ appliance` is the same. `main` loads the table of commands, so that Ctrl-C is an
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
-from collections.abc import Sequence
-from functools import cache
-from typing import TYPE_CHECKING
 
+TYPE_CHECKING = False  # as typing has it; whatever this module imports is loaded before Ctrl-C is an exit code
 if TYPE_CHECKING:
-    from appliance.cli.command_table import Command
+    from collections.abc import Sequence
 
-logger = logging.getLogger("appliance.cli")  # not __name__: of `python -m` that is no part of Vedette's log
+    from appliance.cli.command_table import Command
 
 _ORDER = (
     "check", "run", "replay", "scenario", "tune", "evaluate", "bench", "cassette", "calibrate", "export", "egress",
@@ -30,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from appliance.base.child_modules import end_with_parent
         from appliance.base.command_end import run_to_end
 
-        commands()
+        commands()  # loads them, before anything else is done
         if arguments is None:
             end_with_parent()
         words = list(sys.argv[1:] if arguments is None else arguments)
@@ -45,7 +42,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
 
 
-@cache
 def commands() -> list[Command]:
     """Return the rows of all tables, as `vedette --help` lists them."""
     from appliance.cli.appliance_options import APPLIANCE
@@ -58,14 +54,17 @@ def commands() -> list[Command]:
 
 
 def _run(words: list[str]) -> int:
+    import logging
+
     from appliance.base.command_end import os_error_text, report
     from appliance.base.errors import ConfigError, UsageError, VedetteError
     from appliance.base.telemetry import configure_logging
     from appliance.cli.command_table import build_parser
 
+    known = commands()
     # The command that is named, with its verbs; all of them where none is, as for `--help`: they take 14 ms.
-    named = [each for each in commands() if words and words[0] in (each.name.split()[0], each.name.replace(" ", "-"))]
-    options = build_parser(named or commands()).parse_args(words)
+    named = [each for each in known if words and words[0] in (each.name.split()[0], each.name.replace(" ", "-"))]
+    options = build_parser(named or known).parse_args(words)
     configure_logging(level="DEBUG" if options.verbose else "INFO", as_json=options.log_json)
     as_json = getattr(options, "as_json", False)
     try:
@@ -78,7 +77,8 @@ def _run(words: list[str]) -> int:
     except BrokenPipeError:
         raise
     except OSError as error:  # a file or folder that somebody named, and no command had a better word for
-        logger.debug("where it was refused", exc_info=True)
+        # Not __name__: what `python -m` calls this module is no part of Vedette's log.
+        logging.getLogger("appliance.cli").debug("where it was refused", exc_info=True)
         return report([os_error_text(error)], code=1, as_json=as_json)
 
 

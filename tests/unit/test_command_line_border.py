@@ -16,7 +16,7 @@ from pathlib import Path
 import av
 import pytest
 
-from appliance.__main__ import commands, main
+from appliance.__main__ import main
 from appliance.base import command_end
 from appliance.base.command_end import CommandParser
 from appliance.base.errors import UsageError
@@ -139,7 +139,6 @@ def test_ctrl_c_while_it_loads_is_an_exit_code(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(sys, "meta_path", [Interrupting(), *sys.meta_path])
     monkeypatch.delitem(sys.modules, "appliance.cli.appliance_options", raising=False)
-    commands.cache_clear()
     assert main() == command_end.INTERRUPTED
 
 
