@@ -24,8 +24,8 @@ _ORDER = (
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. arguments: None: those of this process."""
     try:
-        from appliance.base.child_modules import end_with_parent
-        from appliance.base.command_end import run_to_end
+        from appliance.base.child_processes import end_with_parent
+        from appliance.base.command_exit import run_to_end
 
         commands()  # loads them, before anything else is done
         if arguments is None:
@@ -56,7 +56,7 @@ def commands() -> list[Command]:
 def _run(words: list[str]) -> int:
     import logging
 
-    from appliance.base.command_end import os_error_text, report
+    from appliance.base.command_exit import os_error_text, report
     from appliance.base.errors import ConfigError, UsageError, VedetteError
     from appliance.base.telemetry import configure_logging
     from appliance.cli.command_table import build_parser

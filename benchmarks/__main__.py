@@ -21,7 +21,7 @@ from appliance import config, wire
 from appliance.alerts.pipeline import Pipeline
 from appliance.base import json_lines, yamlfile
 from appliance.base.clock import ManualClock
-from appliance.detect import detector
+from appliance.detect import detector_loader
 from appliance.replay.replay_routing import router_context_of
 from appliance.router.decide import RouterCase, decide, expected_bytes
 from appliance.router.escalation_planner import EscalationPlanner
@@ -156,7 +156,7 @@ def replays(site: config.SiteConfig, clip: Path, model: str) -> list[Figure]:
     if not clip.exists():
         print(f"no {clip}: replay is not measured", file=sys.stderr)
         return []
-    loaded = detector.load(site.detector.model_copy(update={"model": model}))
+    loaded = detector_loader.load(site.detector.model_copy(update={"model": model}))
     results = [replay(clip, site.for_decisions(), "yard", loaded, log=None, progress=None) for _ in range(2)]
     cpu_s = min(result.cost.cpu_s for result in results)
     minutes = results[0].end.t / 60

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from appliance.base.clock import SystemClock
 from appliance.base.config_model import DetectorConfig
 from appliance.base.errors import MissingDependency, VedetteError
-from appliance.detect import detector, model_files
+from appliance.detect import detector_loader, model_files
 from appliance.detect.accelerators import accelerators
 from appliance.detect.cuda_runtime import DRIVER_CURE, CudaRuntime
 from appliance.detect.letterbox import Letterbox, Nv12Kernel, PixelRange, kernel_values
@@ -149,7 +149,7 @@ def engine(plan: GpuPlan) -> dict[str, object]:
 def parity(plan: GpuPlan) -> dict[str, object]:
     """Compare the boxes with those of ONNX Runtime on the CPU, in float32 and as `auto` builds it."""
     figures: dict[str, object] = {}
-    usual = detector.load(DetectorConfig(model=plan.model, backend="onnx", score_min=0.05))
+    usual = detector_loader.load(DetectorConfig(model=plan.model, backend="onnx", score_min=0.05))
     missed = []
     for precision, (box_min, score_max) in TOLERANCES.items():
         other = load(plan, precision=precision, score_min=0.05)
@@ -303,7 +303,9 @@ def onnx_cuda(plan: GpuPlan) -> dict[str, object]:
 
 def load(plan: GpuPlan, **others: object) -> NetworkDetector:
     """Load the plan's detector. Raise ModelError, MissingDependency."""
-    network = detector.load(DetectorConfig.model_validate({"model": plan.model, "backend": "tensorrt", **others}))
+    network = detector_loader.load(
+        DetectorConfig.model_validate({"model": plan.model, "backend": "tensorrt", **others})
+    )
     assert isinstance(network, NetworkDetector)
     return network
 

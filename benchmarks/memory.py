@@ -37,7 +37,7 @@ from pathlib import Path
 import yaml
 
 from appliance.base import machine
-from appliance.base.child_modules import SHADOW_FUNCTIONS
+from appliance.base.child_processes import SHADOW_FUNCTIONS
 from appliance.bundle.bundle_store import BundleStore
 from appliance.bundle.rollout import begin_shadow
 from appliance.canary.proof_store import file_of

@@ -24,10 +24,10 @@ from numpy.typing import NDArray
 from appliance import config
 from appliance.base import yamlfile
 from appliance.base.clock import SystemClock
-from appliance.detect import detector
+from appliance.detect import detector_loader
 from appliance.detect.detector import DetectorProxy, ObjectDetector
 from appliance.detect.letterbox import Letterbox
-from appliance.replay.condition_spec import NO_CONDITIONS, ConditionSet
+from appliance.replay.footage_conditions import NO_CONDITIONS, ConditionSet
 from appliance.scenario import ground_truth, scenario_loader
 from appliance.scenario.ground_truth import BoxesSpool, TrueFrames, TrueObject, shaken_truth
 from appliance.scenario.metrics import clear_mot, compared_frames, hota_figures
@@ -105,7 +105,7 @@ class RegionDetector(PixelCounter):
 def main(arguments: Sequence[str] | None = None) -> int:
     chosen = _parser().parse_args(arguments)
     site = yamlfile.loads(_SITE % chosen.model, config.SiteConfig)
-    network = detector.load(site.detector)
+    network = detector_loader.load(site.detector)
     step = getattr(network, "shape_step", 0)
     if not step:
         print(f"{network.name} is free in neither height nor width: it is always shown the whole", file=sys.stderr)

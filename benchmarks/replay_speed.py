@@ -31,9 +31,9 @@ import numpy as np
 from appliance import config
 from appliance.base import yamlfile
 from appliance.base.clock import SystemClock
-from appliance.detect import detector
+from appliance.detect import detector_loader
 from appliance.detect.detector import ObjectDetector
-from appliance.replay.condition_spec import CONDITION_KINDS, NO_CONDITIONS, ConditionSet
+from appliance.replay.footage_conditions import CONDITION_KINDS, NO_CONDITIONS, ConditionSet
 from appliance.replay.frame_transform import frame_transform_of
 from appliance.replay.replay_plan import workers_for
 from benchmarks.__main__ import ROOT, SITE
@@ -72,7 +72,7 @@ def main() -> int:
         return measure_conditions(chosen.json)
     site = yamlfile.loads(SITE, config.SiteConfig)
     site = site.model_copy(update={"detector": site.detector.model_copy(update={"model": chosen.model})})
-    network = detector.load(site.detector)
+    network = detector_loader.load(site.detector)
     with tempfile.TemporaryDirectory() as folder:
         clip = chosen.clip or enlarged(YARD, Path(folder) / "yard720.mp4")
         about = {"clip": described(clip), "model": network.name, "cores": usable_cores(), "with": chosen.weather}

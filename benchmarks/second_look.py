@@ -35,7 +35,7 @@ import numpy as np
 from appliance.base.box_arrays import iou_matrix
 from appliance.base.clock import SystemClock, process_cpu_s
 from appliance.base.config_model import DetectorConfig
-from appliance.detect import detector
+from appliance.detect import detector_loader
 from appliance.media.frames import FrameConverter
 from appliance.recheck.recheck_policy import judge_recheck, view_score
 from appliance.recheck.service import CROPS_PER_RECHECK
@@ -132,7 +132,7 @@ TrackFrame = tuple[int, float, Box]
 
 
 def _windows(clip: Clip, live: str) -> list[list[TrackFrame]]:
-    network, converter = detector.load(DetectorConfig(model=live)), FrameConverter()
+    network, converter = detector_loader.load(DetectorConfig(model=live)), FrameConverter()
     tracker, tracks = Tracker(network.labels), dict[int, list[TrackFrame]]()
     every = max(1, round(clip.fps / LOOKS_A_SECOND))
     with av.open(str(clip.path)) as container:
@@ -197,7 +197,7 @@ def _chance(seen: TrackStability) -> float:
 
 
 def measure(live: str, second: str, moved: int) -> dict[str, object]:
-    network, rng = detector.load(DetectorConfig(model=second)), random.Random(SEED)
+    network, rng = detector_loader.load(DetectorConfig(model=second)), random.Random(SEED)
     rows: list[tuple[SampledAlert, EdgeVerdict]] = []
     cpu: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as folder:

@@ -11,7 +11,7 @@ from dataclasses import asdict
 
 from appliance import program_version
 from appliance.base.clock import SystemClock
-from appliance.base.command_end import CommandParser, named_path, report, run_to_end, whole_number_between
+from appliance.base.command_exit import CommandParser, named_path, report, run_to_end, whole_number_between
 from appliance.base.errors import ConfigError, UsageError, VedetteError
 from appliance.base.telemetry import configure_logging
 from cloud_worker import commands, config

@@ -23,7 +23,7 @@ from appliance.base.errors import EngineError, EngineUnavailable, MissingDepende
 from appliance.base.json_lines import first_problem
 from appliance.base.telemetry import remove_identifiers
 from appliance.broker.nats_link import NatsLink, end_tasks
-from appliance.detect import detector
+from appliance.detect import detector_loader
 from appliance.detect.detector import UpscalingDetector
 from appliance.wire import Escalation, traceparent_after, traceparent_of
 from cloud_worker import dead_letter_store, stream_setup
@@ -147,7 +147,7 @@ def build_engine(settings: EngineConfig, clock: Clock) -> EnginePort:
     if isinstance(settings, RedetectEngine):
         # Objects a little below the threshold are wanted too: they make an image abstain instead of saying no.
         lower = settings.model_copy(update={"score_min": settings.score_min * UNSURE_SHARE})
-        return Redetect(UpscalingDetector(detector.load(lower)), settings.score_min, clock)
+        return Redetect(UpscalingDetector(detector_loader.load(lower)), settings.score_min, clock)
     try:
         from cloud_worker import openai_vlm  # httpx comes with the extra `cloud`: only who asks needs it
     except ModuleNotFoundError as error:

@@ -23,11 +23,11 @@ from typing import get_args
 
 import numpy as np
 
-from appliance.base.command_end import os_error_text, whole_number_between
+from appliance.base.command_exit import os_error_text, whole_number_between
 from appliance.base.config_model import Backend, Precision
 from appliance.base.errors import VedetteError
 from appliance.config import DetectorConfig
-from appliance.detect import detector
+from appliance.detect import detector_loader
 from appliance.detect.detector import ObjectDetector, UpscalingDetector
 from models.evaluation import sets
 from models.evaluation.arithmetic import ClassFigures, Judged, figures
@@ -176,7 +176,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         names = Names(options.rename, options.merge)
         eye = UpscalingDetector(
-            detector.load(
+            detector_loader.load(
                 DetectorConfig(
                     model=options.model,
                     score_min=SCORE_MIN,

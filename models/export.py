@@ -30,7 +30,7 @@ from typing import Any, get_args
 import onnx
 
 from appliance import config
-from appliance.base.command_end import os_error_text, whole_number_between
+from appliance.base.command_exit import os_error_text, whole_number_between
 from appliance.base.errors import ModelError, UsageError, VedetteError
 from appliance.bundle.manifest import sha256_of
 from appliance.detect import class_labels

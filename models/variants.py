@@ -40,8 +40,8 @@ from appliance.detect.network_inputs import network_inputs
 from appliance.detect.onnx_runtime import OnnxRuntime
 from appliance.media.recorded import RecordedSegment
 from appliance.media.stills import cut_key_frame
-from appliance.store.archive import StorageArchive
 from appliance.store.paths import SEGMENTS, inside
+from appliance.store.storage_reader import StorageArchive
 from appliance.types import SegmentRow
 from models import shapes
 from models.train import sources

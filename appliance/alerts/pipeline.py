@@ -13,7 +13,7 @@ from math import sqrt
 
 from appliance.config import AlertsConfig, CameraConfig, Rule
 from appliance.rules.engine import RulesEngine
-from appliance.rules.schedule import LocalTime
+from appliance.rules.weekly_hours import LocalTime
 from appliance.types import (
     SEVERITIES,
     Alert,

@@ -21,8 +21,8 @@ import av
 import numpy as np
 from numpy.typing import NDArray
 
+from appliance.analysis.decode_policy import DecodePolicy
 from appliance.analysis.frame_selector import ALL_WORK, FrameFilter, FrameSelector, WorkShare
-from appliance.analysis.keyframe_policy import DecodePolicy
 from appliance.analysis.session_tracks import InferenceRequest, SessionTracks
 from appliance.config import DetectConfig
 from appliance.detect.detector import ObjectDetector, calibration_of

@@ -21,8 +21,8 @@ from appliance.base.errors import ConfigError, VedetteError
 from appliance.base.yamlfile import read_text
 from appliance.settings.secret_scrubber import SecretScrubber
 from appliance.settings.settings_service import SiteVersion
-from appliance.store.archive import gap_rows, health_rows, schema_of
 from appliance.store.database import database_versions
+from appliance.store.storage_reader import gap_rows, health_rows, schema_of
 
 PACKAGES = (
     "numpy", "opencv-python-headless", "av", "onnxruntime", "pydantic", "fastapi", "uvicorn", "nats-py", "httpx",

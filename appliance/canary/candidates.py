@@ -21,7 +21,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from appliance.base.child_modules import APPLIANCE, PARENT, end_child
+from appliance.base.child_processes import APPLIANCE, PARENT, end_child
 from appliance.base.clock import Clock, local_day, local_weekday_minute
 from appliance.base.errors import ModelError, UsageError
 from appliance.base.local_files import write_file

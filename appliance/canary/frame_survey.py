@@ -23,7 +23,7 @@ from appliance.base.clock import SystemClock, process_cpu_s
 from appliance.base.config_model import DetectorConfig
 from appliance.base.errors import SourceError
 from appliance.base.machine import peak_mb
-from appliance.canary.judge import (
+from appliance.canary.candidate_comparison import (
     KnownObject,
     PairedObject,
     SurveyedFrame,
@@ -32,6 +32,7 @@ from appliance.canary.judge import (
     paired_objects,
 )
 from appliance.detect import detector as detectors
+from appliance.detect import detector_loader
 from appliance.media.decoder import DecodedFrame, Decoder
 from appliance.media.frames import upright_bgr
 from appliance.replay.footage import ClipReader
@@ -95,7 +96,7 @@ def survey_frames(values: dict[str, Any]) -> Generator[float, None, dict[str, An
     clock = SystemClock()
     before, began, cpu_began = peak_mb(), clock.monotonic(), process_cpu_s()
     settings = task.detector.model_copy(update={"score_min": SCORE_MIN})
-    network = detectors.load(settings)
+    network = detector_loader.load(settings)
     lines = detectors.calibration_of(network)
     frames: list[SurveyedFrame] = []
     unread: list[str] = []
@@ -188,7 +189,7 @@ def compare_costs(values: dict[str, Any]) -> Generator[float, None, list[tuple[f
     task = COST_TASK.validate_python(values)
     if task.model_folder:
         os.environ["VEDETTE_MODELS"] = task.model_folder
-    first, second = (detectors.load(each.model_copy(update={"score_min": SCORE_MIN})) for each in task.networks)
+    first, second = (detector_loader.load(each.model_copy(update={"score_min": SCORE_MIN})) for each in task.networks)
     pairs: list[tuple[float, float]] = []
     files = task.files[:: -(-len(task.files) // COST_FILES_MAX)]
     for number, file in enumerate(files):

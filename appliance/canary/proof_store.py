@@ -16,7 +16,14 @@ from appliance.base.json_lines import AppendOnlyFile, whole_bytes
 from appliance.base.local_files import write_file
 from appliance.bundle.bundle_store import BundleStore
 from appliance.bundle.manifest import BundleRef
-from appliance.canary.judge import CandidateJudge, Judgement, PairedObject, RunCosts, SurveyedFrame, paired_objects
+from appliance.canary.candidate_comparison import (
+    CandidateJudge,
+    Judgement,
+    PairedObject,
+    RunCosts,
+    SurveyedFrame,
+    paired_objects,
+)
 from appliance.store.paths import PROOFS
 from appliance.types import iou
 

@@ -18,8 +18,9 @@ from appliance.base.config_model import DetectorConfig
 from appliance.base.errors import DetectorError
 from appliance.base.machine import peak_mb
 from appliance.base.process_memory import hold_little, trim_heaps
-from appliance.canary.judge import found_objects, light_of
+from appliance.canary.candidate_comparison import found_objects, light_of
 from appliance.detect import detector as detectors
+from appliance.detect import detector_loader
 from appliance.detect.detector import ObjectDetector
 
 SCORE_MIN = 0.1  # what is weaker says nothing
@@ -39,7 +40,7 @@ def load_network(values: dict[str, Any]) -> dict[str, Any]:
         os.environ["VEDETTE_MODELS"] = values["model_folder"]
     before = peak_mb()
     settings = DetectorConfig.model_validate(values["detector"]).model_copy(update={"score_min": SCORE_MIN})
-    network = detectors.load(settings)
+    network = detector_loader.load(settings)
     width, height = network.preferred_size(1920, 1080)
     noise = np.random.default_rng(26).integers(0, 255, (height, width, 3), np.uint8)
     network.detect([noise])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from appliance.base.command_end import whole_number_between
+from appliance.base.command_exit import whole_number_between
 from appliance.cli.command_table import (
     CONFIG,
     JSON,

@@ -14,7 +14,7 @@ from appliance.backup.backup_file import BackupReader, BackupSource, write_backu
 from appliance.backup.diagnostics import DiagnosticsSource, machine_state, stream_bundle, versions
 from appliance.backup.restore import RestoreTarget, apply_ready, stage
 from appliance.base.clock import SystemClock, iso_utc
-from appliance.base.command_end import typed_secret
+from appliance.base.command_exit import typed_secret
 from appliance.base.errors import ConfigError, PreconditionError, UsageError
 from appliance.base.yamlfile import read_text
 from appliance.config.site_file import variables

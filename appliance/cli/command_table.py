@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
 from appliance import program_version
-from appliance.base.command_end import CommandParser, named_path, whole_number_between
+from appliance.base.command_exit import CommandParser, named_path, whole_number_between
 
 if TYPE_CHECKING:
     _Verbs = argparse._SubParsersAction[CommandParser]

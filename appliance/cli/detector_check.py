@@ -15,8 +15,9 @@ from appliance.base.clock import process_cpu_s
 from appliance.base.errors import DetectorError, MissingDependency, ModelError
 from appliance.config import CameraConfig, IngestConfig
 from appliance.config.values import Finding
-from appliance.detect import detector, runtime_choice
-from appliance.detect.detector import ObjectDetector, recheck_settings
+from appliance.detect import detector_loader, runtime_choice
+from appliance.detect.detector import ObjectDetector
+from appliance.detect.detector_loader import recheck_settings
 from appliance.detect.model_advice import DetectorLoad, better_models, inferences_wanted, variant_advice
 from appliance.detect.model_files import model_bundles
 from appliance.detect.network_detector import NetworkDetector
@@ -50,7 +51,7 @@ def detector_findings(
 ) -> Iterator[Finding]:
     """Find what the networks of the site do on this machine. loads: gets how busy the detector will be."""
     try:
-        loaded = detector.load(runtime_choice.with_remembered_runtime(site.detector, site.storage.dir))
+        loaded = detector_loader.load(runtime_choice.with_remembered_runtime(site.detector, site.storage.dir))
     except (ModelError, MissingDependency) as error:
         yield Finding("detector", "wrong", str(error))
         return
@@ -75,7 +76,7 @@ def _own_networks(site: IngestConfig, labels: dict[str, tuple[str, ...]]) -> Ite
     for settings in site.own_networks():
         place = f"cameras.*.model {settings.model}"
         try:
-            network = detector.load(runtime_choice.with_remembered_runtime(settings, site.storage.dir))
+            network = detector_loader.load(runtime_choice.with_remembered_runtime(settings, site.storage.dir))
         except (ModelError, MissingDependency) as error:
             yield Finding(place, "wrong", str(error))
             continue
@@ -90,7 +91,7 @@ def _own_networks(site: IngestConfig, labels: dict[str, tuple[str, ...]]) -> Ite
 
 def _variant(site: IngestConfig, loaded: ObjectDetector) -> Iterator[Finding]:
     """Find whether a variant of a network was measured on scenarios; nothing where models.toml knows it."""
-    found = detector.locate(site.detector)
+    found = detector_loader.locate(site.detector)
     if found is not None and not found.labels and isinstance(loaded, NetworkDetector):
         advice = variant_advice(found.path, loaded.runtime.metadata)
         if advice is not None:
@@ -101,7 +102,7 @@ def _recheck_model(site: IngestConfig) -> Iterator[Finding]:
     if not site.second_look.enabled or site.second_look.model is None:
         return
     try:
-        found = detector.load(recheck_settings(site.second_look.model, site.detector))
+        found = detector_loader.load(recheck_settings(site.second_look.model, site.detector))
     except (ModelError, MissingDependency) as error:
         yield Finding("second_look.model", "wrong", str(error))
     else:

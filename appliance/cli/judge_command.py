@@ -18,12 +18,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from appliance.base.child_modules import LLAMA_SERVER, end_child
+from appliance.base.child_processes import LLAMA_SERVER, end_child
 from appliance.base.clock import Clock, SystemClock
 from appliance.base.errors import MissingDependency, UsageError
 from appliance.base.machine import memory_bytes
 from appliance.config import EdgeCostConfig
-from appliance.demo.demo_config import VlmServer, probe_vlm
+from appliance.demo.demo_vlm import VlmServer, probe_vlm
 from appliance.detect.accelerators import accelerators
 from appliance.store.savings import HOUR_S, amortised_hour, power_hour
 

@@ -34,7 +34,7 @@ class _ConditionsAction(argparse.Action):
         values: str | Sequence[Any] | None,
         option_string: str | None = None,
     ) -> None:
-        from appliance.replay.condition_spec import conditions_help, parse_conditions
+        from appliance.replay.footage_conditions import conditions_help, parse_conditions
 
         text = str(values)
         if text.strip() == "help":
@@ -48,7 +48,7 @@ class _ConditionsAction(argparse.Action):
 
 
 def _seed(text: str) -> int:
-    from appliance.replay.condition_spec import parse_seed
+    from appliance.replay.footage_conditions import parse_seed
 
     return parse_seed(text)
 

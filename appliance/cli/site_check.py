@@ -38,7 +38,7 @@ from appliance.detect import runtime_choice
 from appliance.detect.model_advice import DetectorLoad
 from appliance.detect.runtime_choice import RuntimeOption, runtime_options, table_lines
 from appliance.ingest.camera_probe import ProbeResult, probe
-from appliance.ingest.decode_hardware import HardwareDecoders
+from appliance.ingest.hardware_decoders import HardwareDecoders
 from appliance.ingest.process import RING_FREE_BYTES_MIN
 from appliance.ingest.rtsp_source import is_address
 from appliance.mqtt.broker_session import check_mqtt

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from appliance import config
 from appliance.base.clock import SystemClock, iso_utc
-from appliance.base.command_end import typed_secret
+from appliance.base.command_exit import typed_secret
 from appliance.base.console import text_console
 from appliance.base.credentials import code_digest, hashed, new_code
 from appliance.base.errors import PreconditionError, UsageError

@@ -48,7 +48,7 @@ from appliance.recheck.recheck_policy import NO_CLOUD, busy_text, cloud_away
 from appliance.recheck.service import ImageDetector, RecheckService, StatusSources
 from appliance.router.router_maintenance import SystemLoadMonitor
 from appliance.rules.arming import Arming
-from appliance.rules.schedule import armed_at
+from appliance.rules.weekly_hours import armed_at
 from appliance.store.database import Database
 from appliance.store.notices import NewNotice, NoticeStore
 from appliance.store.outbox import Outbox
@@ -60,10 +60,9 @@ from appliance.store.users import AccessLog, UserStore
 from appliance.store.write_backlog import WriteBacklog
 from appliance.types import AlertChange, HealthKind, RebaselineCommand, RecheckResult
 from appliance.uplink.local_judge import LocalJudge, LocalJudgeSources
-from appliance.uplink.outbox_upkeep import OutboxQuota, OutboxUpkeep
-from appliance.uplink.pool_monitor import PoolState
-from appliance.uplink.send_limits import ttl_s
+from appliance.uplink.outbox_limits import OutboxQuota, OutboxUpkeep, ttl_s
 from appliance.uplink.uplink_service import UplinkDeps, UplinkService
+from appliance.uplink.worker_announcements import PoolState
 
 if TYPE_CHECKING:
     from appliance.mqtt.publisher import MqttPublisher

@@ -16,7 +16,7 @@ from appliance.router.escalation_planner import EscalationPlanner, EscalationReq
 from appliance.router.router_maintenance import RouterMaintenance, SilentFrameAudit
 from appliance.router.track_stats import RecentEscalations, restore_recent
 from appliance.rules.arming import Arming
-from appliance.rules.schedule import armed_at, off_peak_in_s
+from appliance.rules.weekly_hours import armed_at, off_peak_in_s
 from appliance.store.alert_rows import EvidenceStore
 from appliance.store.alerts import AlertStore
 from appliance.store.arming import ArmingStore

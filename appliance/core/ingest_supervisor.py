@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import IO, Protocol
 
 from appliance.base.backoff import Backoff
-from appliance.base.child_modules import INGEST, end_child, exit_text
+from appliance.base.child_processes import INGEST, end_child, exit_text
 from appliance.base.clock import Clock
 from appliance.base.errors import VedetteError
 from appliance.base.json_lines import WireError, decode_ingest, encode_command
@@ -31,7 +31,7 @@ from appliance.core.ingest_trial import (
     IngestRefused,
     IngestTrial,
 )
-from appliance.ingest.ingest_needs import IngestNeeds
+from appliance.ingest.ingest_resources import IngestNeeds
 from appliance.sandbox.sandbox import START_S_MAX, child_environment
 from appliance.types import (
     Command,

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from appliance.base.child_modules import ChildCpu, exit_text
+from appliance.base.child_processes import ChildCpu, exit_text
 from appliance.base.clock import Clock
 from appliance.base.config_model import DetectorConfig
 from appliance.base.errors import UsageError

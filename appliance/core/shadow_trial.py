@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from appliance.base.child_modules import SHADOW_FUNCTIONS
+from appliance.base.child_processes import SHADOW_FUNCTIONS
 from appliance.base.clock import Clock
 from appliance.base.config_model import DetectorConfig
 from appliance.base.errors import DetectorError, ModelError, PreconditionError, SourceError
@@ -38,7 +38,14 @@ from appliance.bundle.rollout import (
     shadow_of,
     shortage,
 )
-from appliance.canary.judge import FoundObject, RunCosts, SurveyedFrame, common_score, kind_of, rounded_box
+from appliance.canary.candidate_comparison import (
+    FoundObject,
+    RunCosts,
+    SurveyedFrame,
+    common_score,
+    kind_of,
+    rounded_box,
+)
 from appliance.canary.proof_store import LiveEvidence, LiveFrame, ProofStore, apply_outcome, file_of
 from appliance.config import IngestConfig
 from appliance.core.ingest_supervisor import IngestSupervisor

@@ -27,7 +27,7 @@ from appliance.store.database import Database
 from appliance.store.health_events import HealthEventStore
 from appliance.store.meter import Meter
 from appliance.types import FrameBoxes, HealthKind, RecheckResult
-from appliance.uplink.pool_monitor import PoolState
+from appliance.uplink.worker_announcements import PoolState
 from appliance.web.auth import TemplatesPart
 from appliance.web.routes import provided
 

@@ -12,8 +12,8 @@ from pydantic import Field, ValidationError
 
 from appliance.base.errors import ModelError
 from appliance.base.local_files import DiskWriteError
+from appliance.canary.candidate_comparison import Outcome
 from appliance.canary.candidates import CandidateStore, opponent
-from appliance.canary.judge import Outcome
 from appliance.canary.proof_store import PROOF_REPORT, ProofReport, ProofStore
 from appliance.config import DecisionConfig
 from appliance.dashboard.exports_api import Log
@@ -22,7 +22,7 @@ from appliance.dashboard.recording_jobs import JobRunning, JobState, RecordingJo
 from appliance.dashboard.schemas import API, ApiModel
 from appliance.detect.model_files import bundle_store
 from appliance.detect.runtime_choice import with_remembered_runtime
-from appliance.store.archive import StorageArchive
+from appliance.store.storage_reader import StorageArchive
 from appliance.web.problems import Problem, refused_as
 from appliance.web.routes import RouteList, provided
 

@@ -12,11 +12,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from appliance.base.child_modules import JOB_FUNCTIONS
+from appliance.base.child_processes import JOB_FUNCTIONS
 from appliance.base.clock import Clock
 from appliance.base.config_model import DetectorConfig
 from appliance.base.errors import ModelError, SourceError, UsageError
-from appliance.detect import detector as detectors
+from appliance.detect import detector_loader
 from appliance.detect.model_files import model_folders
 from appliance.sandbox.sandbox import Progress, Sandbox, SandboxError, SandboxFolders, SandboxLimits
 from appliance.store.paths import PREROLL, SEGMENTS
@@ -190,7 +190,7 @@ def model_places(settings: DetectorConfig) -> tuple[str, tuple[Path, ...]]:
             "it runs on a Hailo device, which a job in a sandbox does not get; vedette replay decides again "
             "with it while the appliance is stopped, or while both share the device"
         )
-    found = detectors.locate(settings)
+    found = detector_loader.locate(settings)
     folders = [each for each in model_folders() if each.is_dir()]
     if settings.labels:
         folders.append(settings.labels.parent.resolve())

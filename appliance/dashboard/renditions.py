@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 
-from appliance.base.child_modules import LIVE_FUNCTIONS
+from appliance.base.child_processes import LIVE_FUNCTIONS
 from appliance.base.clock import Clock
 from appliance.base.errors import EvidenceError, StoreError
 from appliance.base.local_files import WrittenFile

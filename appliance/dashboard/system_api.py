@@ -15,7 +15,7 @@ from starlette.responses import StreamingResponse
 
 from appliance.backup.diagnostics import DiagnosticsSource, stream_bundle, versions
 from appliance.base import machine
-from appliance.base.child_modules import SANDBOX
+from appliance.base.child_processes import SANDBOX
 from appliance.base.clock import Clock
 from appliance.base.config_model import Backend
 from appliance.base.errors import ModelError
@@ -27,7 +27,7 @@ from appliance.dashboard.health_api import HealthReader
 from appliance.dashboard.metrics_api import ApplianceCollector
 from appliance.dashboard.schemas import API, ApiModel
 from appliance.dashboard.settings_api import Settings
-from appliance.detect.detector import locate, with_device
+from appliance.detect.detector_loader import locate, with_device
 from appliance.detect.runtime_choice import with_remembered_runtime
 from appliance.health.load_shedding import LoadShedding
 from appliance.sandbox.confinement import missing_confinement

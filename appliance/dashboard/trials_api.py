@@ -15,7 +15,7 @@ from pydantic import Field, ValidationError
 from appliance.base.clock import local_weekday_minute
 from appliance.base.errors import ModelError
 from appliance.base.local_files import DiskWriteError
-from appliance.canary.judge import Outcome, judged_alerts
+from appliance.canary.candidate_comparison import Outcome, judged_alerts
 from appliance.config import DecisionConfig
 from appliance.dashboard.recording_jobs import JobRunning, RecordingJob, RecordingJobs, model_places
 from appliance.dashboard.schemas import API, ApiModel, RequestModel

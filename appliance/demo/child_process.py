@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from appliance.base.backoff import Backoff
-from appliance.base.child_modules import exit_text
+from appliance.base.child_processes import exit_text
 from appliance.base.clock import Clock
 from appliance.base.errors import MissingDependency
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from appliance.base.child_modules import APPLIANCE, CLOUD_WORKER, RTSP_SERVER
+from appliance.base.child_processes import APPLIANCE, CLOUD_WORKER, RTSP_SERVER
 from appliance.base.clock import Clock, SystemClock
 from appliance.base.errors import MissingDependency, SourceRefused, UsageError
 from appliance.demo import demo_config
@@ -23,16 +23,14 @@ from appliance.demo.demo_config import (
     NO_VLM,
     VLM_KEY,
     DemoCamera,
-    VlmServer,
     dashboard_port,
     find_clips,
-    find_local_vlm,
     find_nats_server,
     free_port,
     lock_data_folder,
-    probe_vlm,
 )
 from appliance.demo.demo_console import AlertReporter, DashboardClient, DemoConsole
+from appliance.demo.demo_vlm import VlmServer, find_local_vlm, probe_vlm
 from appliance.demo.looping_clip import as_camera_clip
 
 DETECTOR_JUDGES = (

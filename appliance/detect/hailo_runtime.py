@@ -16,7 +16,7 @@ from appliance.base.config_model import HailoConfig
 from appliance.base.errors import DetectorError, ModelError
 from appliance.detect import hef_file
 from appliance.detect.accelerators import python_with_bindings
-from appliance.detect.hailo_process import HailoDescription, HailoProcess, HailoStream, HelperFailed
+from appliance.detect.hailo_client import HailoDescription, HailoProcess, HailoStream, HelperFailed
 from appliance.detect.hef_file import HefHeader, HefNotes
 from appliance.detect.network_runtime import CLOSED, Array, TensorSpec
 

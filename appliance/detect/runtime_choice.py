@@ -19,13 +19,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from appliance.base.child_modules import RUNTIME_CHOICE
+from appliance.base.child_processes import RUNTIME_CHOICE
 from appliance.base.clock import SystemClock, process_cpu_s
 from appliance.base.config_model import DetectorConfig, Device, Precision
 from appliance.base.errors import MissingDependency, ModelError
 from appliance.base.local_files import DiskWriteError, write_file
 from appliance.bundle.manifest import sha256_of
-from appliance.detect import detector, model_files
+from appliance.detect import detector_loader, model_files
 from appliance.detect.accelerators import KINDS, accelerators
 from appliance.detect.detector import ObjectDetector
 
@@ -315,11 +315,13 @@ def _load_all(
 ) -> tuple[dict[RuntimeCandidate, ObjectDetector], dict[str, str]]:
     """Those that come up, and why the others do not. Raises ModelError."""
     strict = settings.model_copy(update={"fallback": "refuse"})
-    detectors: dict[RuntimeCandidate, ObjectDetector] = {candidates[0]: detector.load(candidates[0].applied_to(strict))}
+    detectors: dict[RuntimeCandidate, ObjectDetector] = {
+        candidates[0]: detector_loader.load(candidates[0].applied_to(strict))
+    }
     refused: dict[str, str] = {}
     for each in candidates[1:]:
         try:
-            detectors[each] = detector.load(each.applied_to(strict))
+            detectors[each] = detector_loader.load(each.applied_to(strict))
         except (ModelError, MissingDependency) as error:
             refused[str(each)] = str(error)
     return detectors, refused
@@ -329,7 +331,7 @@ def basis(settings: DetectorConfig, candidates: Sequence[RuntimeCandidate]) -> d
     """Everything that a measurement depends on. Raises ModelError."""
     files: dict[str, str] = {}
     for each in candidates:
-        found = detector.locate(each.applied_to(settings))
+        found = detector_loader.locate(each.applied_to(settings))
         files[f"file.{each}"] = sha256_of(found.path) if found is not None else ""
     runtimes = {
         f"runtime.{name}": installed_version(name) for name in dict.fromkeys(each.backend for each in candidates)

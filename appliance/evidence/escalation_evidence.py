@@ -13,7 +13,7 @@ from appliance.base.errors import EvidenceError
 from appliance.base.local_files import DiskWriteError, write_file
 from appliance.config import CameraConfig, EscalationConfig
 from appliance.evidence.alert_evidence import AlertStillMaker, clip_row, ready_row
-from appliance.evidence.evidence_images import (
+from appliance.evidence.evidence_selection import (
     FACTS_ONLY,
     EncodedImage,
     EvidenceMoment,

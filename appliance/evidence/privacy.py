@@ -19,7 +19,7 @@ from appliance.config import BlurMode, CameraConfig, PrivacyConfig, SiteIdentity
 from appliance.media.recorded import ClipRedaction, ExaminedMoment, ImageOrder, Redaction
 from appliance.media.recording_reader import RecordingReader
 from appliance.rules.line_polygon_geometry import Polygon, foot
-from appliance.rules.schedule import ArmedHours, LocalTime
+from appliance.rules.weekly_hours import ArmedHours, LocalTime
 from appliance.sandbox.sandbox import SandboxError
 from appliance.store.alert_rows import EvidenceRow
 from appliance.store.alerts import AlertDetail

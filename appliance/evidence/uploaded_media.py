@@ -15,7 +15,7 @@ from uuid import uuid4
 from appliance import wire
 from appliance.base.local_files import write_file
 from appliance.config import CameraConfig, EscalationConfig
-from appliance.evidence.evidence_images import EncodedImage, EvidenceMoment, encoded_image, order_image
+from appliance.evidence.evidence_selection import EncodedImage, EvidenceMoment, encoded_image, order_image
 from appliance.evidence.privacy import PeopleInFrame, Redactor
 from appliance.media.recorded import FrameImages, ImageOrder, RecordedSegment
 from appliance.media.recording_reader import RecordingReader

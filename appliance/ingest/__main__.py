@@ -22,7 +22,7 @@ from pathlib import Path
 import av
 from pydantic import ValidationError
 
-from appliance.base.child_modules import signal_at_parents_end
+from appliance.base.child_processes import signal_at_parents_end
 from appliance.base.clock import SystemClock
 from appliance.base.errors import DetectorError, MissingDependency, ModelError, UsageError
 from appliance.base.json_lines import WireError, decode_command, first_problem
@@ -30,13 +30,14 @@ from appliance.base.process_memory import free_import_leftovers, hold_little, sh
 from appliance.base.telemetry import configure_logging
 from appliance.base.threads import Service, ServiceGroup
 from appliance.config import DetectorConfig, IngestConfig, RecheckConfig, rule_labels
-from appliance.detect import detector, runtime_choice
-from appliance.detect.detector import AbsentDetector, ObjectDetector, recheck_settings
+from appliance.detect import detector_loader, runtime_choice
+from appliance.detect.detector import AbsentDetector, ObjectDetector
+from appliance.detect.detector_loader import recheck_settings
 from appliance.detect.runtime_choice import runtime_options, table_lines
 from appliance.inference.inference_worker import DetectorHung
 from appliance.ingest.camera_detectors import SHARED, NetworkTable
-from appliance.ingest.channel import IngestChannel, signs_of_life
-from appliance.ingest.decode_hardware import HardwareDecoders
+from appliance.ingest.core_channel import IngestChannel, signs_of_life
+from appliance.ingest.hardware_decoders import HardwareDecoders
 from appliance.ingest.ingest_policy import IngestPolicy, PolicyOutdated
 from appliance.ingest.process import IngestProcess, rss_bytes
 from appliance.sandbox.confinement import confine
@@ -178,10 +179,10 @@ def _grown_by(settings: DetectorConfig) -> int:
     """Load a network and return by how many bytes this process grew for it. Raise UsageError."""
     before = rss_bytes()
     if settings.backend == "hailo" and not settings.hailo.multi_process_service:
-        detector.locate(settings)  # the process that runs holds the device
+        detector_loader.locate(settings)  # the process that runs holds the device
     else:
         try:
-            network = detector.load(settings)
+            network = detector_loader.load(settings)
             network.detect([runtime_choice.trial_frame(network)])
         except DetectorError as error:
             raise ModelError(f"it does not examine a frame: {error}") from None
@@ -197,7 +198,7 @@ def _load_detectors(site: IngestConfig, settled: DetectorConfig, *, record_on: b
     Raise ModelError, unless cameras are to be recorded all the same (`record_on`).
     """
     try:
-        return detector.load(settled), _recheck_detector(site.second_look, site.detector)
+        return detector_loader.load(settled), _recheck_detector(site.second_look, site.detector)
     except (ModelError, MissingDependency) as error:
         if not record_on:
             raise
@@ -210,7 +211,7 @@ def _load_others(settled: Mapping[str, DetectorConfig]) -> dict[str, ObjectDetec
     loaded: dict[str, ObjectDetector] = {}
     for name, settings in settled.items():
         try:
-            loaded[name] = detector.load(settings)
+            loaded[name] = detector_loader.load(settings)
         except (ModelError, MissingDependency) as error:
             logger.error("its cameras are examined by the network of all: %s", error)
     return loaded
@@ -249,8 +250,8 @@ def _recheck_detector(recheck: RecheckConfig, shared: DetectorConfig) -> Callabl
     if recheck.model is None:
         return None
     settings = recheck_settings(recheck.model, shared)
-    detector.make_ready(settings)
-    return lambda: detector.load(settings)
+    detector_loader.make_ready(settings)
+    return lambda: detector_loader.load(settings)
 
 
 def _run_cameras(ingest: IngestProcess, group: ServiceGroup) -> None:

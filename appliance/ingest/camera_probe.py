@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from appliance.base.child_modules import INGEST_PROBE, signal_at_parents_end
+from appliance.base.child_processes import INGEST_PROBE, signal_at_parents_end
 from appliance.base.clock import SystemClock, thread_cpu_s
 from appliance.base.errors import SourceError, SourceLost, VedetteError, printable
 from appliance.sandbox.confinement import confine
@@ -201,7 +201,7 @@ def main() -> int:
     import av
 
     from appliance.ingest.file_source import clip_path
-    from appliance.ingest.ingest_needs import camera_policy, port_of
+    from appliance.ingest.ingest_resources import camera_policy, port_of
 
     av.logging.set_level(None)  # its own log would print addresses with their passwords
     port = port_of(url)

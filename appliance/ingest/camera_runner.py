@@ -8,7 +8,13 @@ from dataclasses import dataclass, replace
 
 from appliance.base.clock import Clock
 from appliance.config import CameraConfig
-from appliance.health.watchdog import CameraActivity, CameraWatchdog, DetectorActivity, InferenceRates, streams_apart_s
+from appliance.health.camera_health import (
+    CameraActivity,
+    CameraWatchdog,
+    DetectorActivity,
+    InferenceRates,
+    streams_apart_s,
+)
 from appliance.ingest.detect_stream import DetectStream, DetectStreamCounts
 from appliance.ingest.file_source import FileSource
 from appliance.ingest.reconnecting_reader import READ_PAUSE_S_MAX, PacketSink, ReaderCounts, ReconnectingReader

@@ -15,10 +15,10 @@ from appliance.base.backoff import Backoff
 from appliance.base.clock import Clock, ClockStepDetector
 from appliance.base.errors import SourceError, SourceLost
 from appliance.config import DetectConfig
-from appliance.health.watchdog import STEP_S_MIN
+from appliance.health.camera_health import STEP_S_MIN
 from appliance.inference.camera_queue import CameraQueue, FrameAges, PacketArrivals, priority_of
 from appliance.inference.inference_worker import QueuedInference
-from appliance.ingest.decode_hardware import SOFTWARE, CameraHardware
+from appliance.ingest.hardware_decoders import SOFTWARE, CameraHardware
 from appliance.media.decoder import DecodedFrame, Decoder
 from appliance.media.source import StreamInfo, VideoPacket
 from appliance.types import DecodeState, DetectCounts, Detections, DropReason, FrameBoxes, HealthKind, StreamHeader

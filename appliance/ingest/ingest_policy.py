@@ -28,7 +28,7 @@ from appliance.detect.accelerators import accelerators, python_with_bindings
 from appliance.detect.model_files import model_folders
 from appliance.detect.tensorrt_plan_cache import engine_folder
 from appliance.ingest.file_source import clip_path
-from appliance.ingest.ingest_needs import RESOLVER_FILES, IngestNeeds, camera_policy
+from appliance.ingest.ingest_resources import RESOLVER_FILES, IngestNeeds, camera_policy
 from appliance.ingest.substream_ring import FOLDER as SUBSTREAMS
 from appliance.sandbox.confinement import ConfinementPolicy, program_files
 from appliance.store.paths import PREROLL, SEGMENTS

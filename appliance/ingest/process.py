@@ -22,15 +22,16 @@ from appliance.base.clock import Clock
 from appliance.base.json_lines import first_problem
 from appliance.base.local_files import live_memory
 from appliance.base.process_memory import TRIM_EVERY_S, MemoryTrimmer, trim_heaps
-from appliance.detect.detector import ObjectDetector, VariableInput, fallback_reason, load, prefer_labels
+from appliance.detect.detector import ObjectDetector, VariableInput, fallback_reason, prefer_labels
+from appliance.detect.detector_loader import load
+from appliance.health.camera_health import ApplianceWatchdog, CameraWatchdog, DetectorActivity
 from appliance.health.tamper_detector import TamperDetector
-from appliance.health.watchdog import ApplianceWatchdog, CameraWatchdog, DetectorActivity
 from appliance.inference.inference_worker import DetectorHung, InferenceWorker
 from appliance.ingest.camera_detectors import FrameHandOver, Networks, NetworkTable
 from appliance.ingest.camera_runner import CameraRunner
-from appliance.ingest.channel import ChannelClosed, IngestChannel
-from appliance.ingest.decode_hardware import HardwareDecoders
+from appliance.ingest.core_channel import ChannelClosed, IngestChannel
 from appliance.ingest.detect_stream import DetectStream
+from appliance.ingest.hardware_decoders import HardwareDecoders
 from appliance.ingest.ingest_policy import IngestPolicy, PolicyOutdated
 from appliance.ingest.recorder import RecordTarget, SegmentRecorder
 from appliance.ingest.socket_meter import SocketFinder

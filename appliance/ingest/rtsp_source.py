@@ -13,7 +13,7 @@ import av
 from appliance.base.clock import Clock
 from appliance.base.errors import SourceError, SourceLost, SourceRefused, redact
 from appliance.ingest.file_source import describe_stream
-from appliance.ingest.ingest_needs import port_of
+from appliance.ingest.ingest_resources import port_of
 from appliance.ingest.socket_meter import LagEstimator, SocketFinder, SocketMeter
 from appliance.ingest.timestamps import SenderReports, Timeline
 from appliance.media.source import (

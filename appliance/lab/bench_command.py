@@ -13,12 +13,12 @@ from rich.progress import Progress
 from rich.table import Table
 
 from appliance import version
-from appliance.base.child_modules import BENCH
+from appliance.base.child_processes import BENCH
 from appliance.base.config_model import DetectorConfig
 from appliance.base.console import CommandProgress, text_console
 from appliance.detect import model_files, runtime_choice
 from appliance.detect.accelerators import accelerators
-from appliance.detect.detector import locate, with_device
+from appliance.detect.detector_loader import locate, with_device
 
 CHILD_S_MAX = 300.0  # RUNS_MIN inferences of a slow network on a slow board
 BUSY_SHARE = 0.25  # of the cores, wanted by others over the last minute

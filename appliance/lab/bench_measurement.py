@@ -25,7 +25,7 @@ from appliance.base.clock import Clock, SystemClock, process_cpu_s
 from appliance.base.config_model import DetectorConfig
 from appliance.base.errors import DetectorError, MissingDependency, VedetteError
 from appliance.base.machine import process_usage
-from appliance.detect import detector
+from appliance.detect import detector_loader
 from appliance.detect.detector import ObjectDetector
 from appliance.detect.network_detector import NetworkDetector
 from appliance.detect.runtime_choice import TRIAL_SIZE, trial_frame
@@ -82,7 +82,7 @@ class ProcessorEnergy:
 
 def measure(settings: DetectorConfig, seconds: float, threads: Sequence[int]) -> Measurement:
     """Measure. seconds: of each thing. Raises VedetteError, MissingDependency."""
-    network = detector.load(settings)
+    network = detector_loader.load(settings)
     frame = trial_frame(network)
     for _ in range(WARM_UP):
         network.detect([frame])
@@ -93,7 +93,7 @@ def measure(settings: DetectorConfig, seconds: float, threads: Sequence[int]) ->
         at = _CLOCK.monotonic()
         network.detect([frame])
         took.append((_CLOCK.monotonic() - at) * 1000)
-    meter = process_cpu_s if detector.with_device(settings).device == "cpu" else _CLOCK.monotonic
+    meter = process_cpu_s if detector_loader.with_device(settings).device == "cpu" else _CLOCK.monotonic
     usage = process_usage(os.getpid())
     memory_mb = 0.0 if usage is None else round(usage.memory_bytes / 2**20, 1)
     cpu_ms, joules = (process_cpu_s() - cpu) * 1000 / len(took), energy.joules()

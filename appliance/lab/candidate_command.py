@@ -13,10 +13,10 @@ import yaml
 from appliance.base import yamlfile
 from appliance.base.clock import SystemClock, local_weekday_minute
 from appliance.base.errors import EngineError, EngineUnavailable, UsageError
+from appliance.canary.candidate_comparison import judged_alerts
+from appliance.canary.candidate_trial import FAILURES, JobCall
 from appliance.canary.candidates import CandidateStore, KeyChange, SettingsCandidate
-from appliance.canary.judge import judged_alerts
 from appliance.canary.proof_store import SHOWN_MAX, DifferingFrame, ProofReport, ProofStore
-from appliance.canary.trial import FAILURES, JobCall
 from appliance.config import CameraConfig, DecisionConfig, LocalJudgeConfig
 from appliance.dashboard.recording_jobs import model_places
 from appliance.detect.model_files import pull_folder
@@ -37,7 +37,7 @@ from appliance.replay.recording_tasks import (
 )
 from appliance.settings.site_editor import SiteEditor, SiteProposal, digest_of
 from appliance.store.alert_rows import AlertRow
-from appliance.store.archive import StorageArchive, settled_escalations
+from appliance.store.storage_reader import StorageArchive, settled_escalations
 from appliance.types import Alert, Decision, Event
 from appliance.uplink.local_judge import JudgeChild
 from appliance.wire import Escalation

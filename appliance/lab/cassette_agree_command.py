@@ -16,13 +16,13 @@ from pathlib import Path
 
 from appliance import config, wire
 from appliance.base.errors import UsageError
-from appliance.canary.judge import CandidateJudge, Judgement
+from appliance.canary.candidate_comparison import CandidateJudge, Judgement
 from appliance.lab.export_command import every_alert
 from appliance.replay.cassette_file import CassetteQuery, CassetteReader
 from appliance.scenario import scenario_loader
 from appliance.scenario.metrics import Estimate, estimate_share, format_estimate
 from appliance.scenario.scenario_verdicts import scenario_truth
-from appliance.store.archive import StorageArchive
+from appliance.store.storage_reader import StorageArchive
 from appliance.types import Decision, Review
 
 ORDERS = {"1": "reason_first", "2": "decision_first", "3": "one_token"}

@@ -43,8 +43,8 @@ from appliance.replay.verdict_source import (
     VerdictOptions,
     VerdictSource,
 )
-from appliance.store.archive import SettledEscalation, settled_escalations
 from appliance.store.escalations import StepRow
+from appliance.store.storage_reader import SettledEscalation, settled_escalations
 from appliance.uplink.verdict_client import TimedVerdict, VerdictClient
 
 logger = logging.getLogger(__name__)

@@ -18,7 +18,13 @@ from appliance.alerts.pipeline import AlertPolicy, view_of
 from appliance.analysis.session_tracks import InferenceRequest
 from appliance.base.clock import Clock
 from appliance.config import CameraConfig, DecisionConfig, Rule
-from appliance.evidence.evidence_images import EvidenceMoment, encoded_image, order_image, plan_evidence, select_moments
+from appliance.evidence.evidence_selection import (
+    EvidenceMoment,
+    encoded_image,
+    order_image,
+    plan_evidence,
+    select_moments,
+)
 from appliance.lab.curve_ranking import LabelledIncident
 from appliance.media.frames import upright_bgr
 from appliance.media.stills import make_image

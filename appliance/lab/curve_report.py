@@ -1,462 +1,345 @@
-"""Computes the curves: every strategy on the same footage under one budget for all cameras, and the router's cascade.
-
-Budgets are shares (1 = all the cameras' bytes). The cascade runs from escalating every alert to escalating none; the
-labels tell which alerts are right. Each alert's chance is learnt from the alerts of all other clips. The alerts with
-the most certain answer stay at the edge first.
-"""
+"""The report of `vedette scenario curve`: its tables, sentences and plots, and the page that holds them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from math import floor, log10
 
-import numpy as np
-from numpy.typing import NDArray
-
-from appliance.lab.curve_footage import ReplayedFootage
-from appliance.lab.curve_ranking import (
-    Bootstrap,
-    BootstrapSample,
-    Floats,
-    LabelledIncident,
-    Lead,
-    Ranking,
-    leads,
-    smallest_share,
-    staircase,
+from appliance.lab.curve_measurement import (
+    BaselineComparison,
+    CascadeCurve,
+    CascadePoint,
+    CurvePanel,
+    CurveReport,
+    RecallCurve,
 )
-from appliance.lab.curve_strategies import (
-    BASELINES,
-    SimulatedVerdicts,
-    Strategy,
-    all_strategies,
-    escalated_alerts,
-    ranked_alerts,
-    ranking_without,
-    rejected_alerts,
-    router_candidates,
+from appliance.lab.curve_ranking import Lead
+from appliance.lab.scenario.plot_page import (
+    Plot,
+    PlotAxis,
+    PlotMark,
+    PlotSeries,
+    ReportSection,
+    ReportTable,
+    plot_page,
 )
-from appliance.router.calibration_fit import AlertOutcome, fit
-from appliance.scenario.metrics import RESAMPLES, Estimate
-from appliance.types import Route
+from appliance.replay.replay_report import format_bytes, format_count, format_time
+from appliance.scenario.metrics import Estimate
 
-SHARE_GOAL = 0.85  # of the alerts, kept at the edge without an incident lost
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JudgedAlert:
-    """One alert with its label and its chance of being right.
-
-    chance: by a calibration that was learnt without its clip; chance_min, chance_max: the bounds it claims. incidents:
-    numbers of the labelled incidents that it shows; with none it is false. bytes, gpu_s, money: cost of escalating it.
-    """
-
-    chance: float
-    chance_min: float
-    chance_max: float
-    incidents: frozenset[int]
-    bytes: int
-    gpu_s: float
-    money: float
-
-    @property
-    def certainty(self) -> float:
-        return max(self.chance, 1 - self.chance)
-
-    @property
-    def stays(self) -> bool:
-        """By what is claimed."""
-        return self.chance >= self.chance_max or self.chance < self.chance_min
-
-    @property
-    def edge_is_right(self) -> bool:
-        return (self.chance >= 0.5) == bool(self.incidents)
+STRATEGY_LABELS = {"random": "random (mean)"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CascadePoint:
-    """One way of dividing the alerts between edge and cloud.
-
-    kept: the share that stays at the edge; sure, doubtful: how many there, on which side; asked: how many are
-    escalated. bytes, gpu_s, money: of these. accuracy: the share that is answered right, by a judge as good as assumed.
-    lost: incidents that raised an alert and of which all alerts are held for false at the edge.
-    """
-
-    kept: float
-    sure: int
-    doubtful: int
-    asked: int
-    bytes: int
-    gpu_s: float
-    money: float
-    accuracy: float
-    lost: int
-    certainty_min: float
+_RECALL = PlotAxis("recall of labelled incidents", "%", 0, 100)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CascadeCurve:
-    """All points of the cascade, from escalating all alerts to escalating none.
-
-    alerts: how many; right: how many of them are right. most: the most that can be kept without an incident lost.
-    as_right: the same with no more wrong answers than the judge would give about all. claimed: the share that the
-    router's claims allow with no more labels than these (see docs/router.md). judge_error: assumed.
-    """
-
-    alerts: int
-    right: int
-    points: tuple[CascadePoint, ...]
-    most: CascadePoint
-    as_right: CascadePoint
-    claimed: CascadePoint
-    goal: float = SHARE_GOAL
-    judge_error: float = 0.0
-
-    def at(self, kept: float) -> CascadePoint:
-        """Return the point with the fewest alerts at the edge that has at least this share there."""
-        return next((each for each in self.points if each.kept >= kept - 1e-9), self.points[-1])
+_BANDED = ("router", "random")
 
 
-def measure_cascade(
-    footage: Sequence[ReplayedFootage], incidents: Sequence[LabelledIncident], judge_error: float
-) -> CascadeCurve | None:
-    """Measure the cascade; None: nothing raised an alert that could be escalated."""
-    alerts = judged_alerts(footage, incidents)
-    return cascade_of(alerts, judge_error) if alerts else None
+def format_share(share: float) -> str:
+    """Write `0.3 %`, `0.51 %`, `557 %`."""
+    return f"{100 * share:.2g} %" if share < 0.1 else f"{100 * share:.0f} %"
 
 
-def cascade_of(alerts: Sequence[JudgedAlert], judge_error: float) -> CascadeCurve:
-    """Return the curve of these alerts, of which there must be one or more."""
-    order = sorted(alerts, key=lambda each: -each.certainty)
-    points = tuple(_point(order[:count], order[count:], judge_error) for count in range(len(order) + 1))
-    lossless = [each for each in points if each.lost == 0]
-    as_right = [each for each in lossless if each.accuracy >= points[0].accuracy - 1e-9]
-    kept = [each for each in alerts if each.stays]
-    return CascadeCurve(
-        alerts=len(alerts),
-        right=sum(bool(each.incidents) for each in alerts),
-        points=points,
-        most=lossless[-1],
-        as_right=as_right[-1],
-        claimed=_point(kept, [each for each in alerts if not each.stays], judge_error),
-        judge_error=judge_error,
-    )
+def format_recall(figure: Estimate) -> str:
+    """Format the recall with its interval: `0.93 (0.81-1.00)`."""
+    if figure.value is None:
+        return "–"
+    return f"{figure.value:.2f} ({figure.low or 0:.2f}-{1.0 if figure.high is None else figure.high:.2f})"
 
 
-def judged_alerts(footage: Sequence[ReplayedFootage], incidents: Sequence[LabelledIncident]) -> list[JudgedAlert]:
-    """Return every alert of which the router saw a track, as it saw it last."""
-    routes = [{route.alert: route for route in camera.routes} for camera in footage]
-    shown = {
-        (each.footage, each.alert): frozenset(n for n, one in enumerate(incidents) if each.finds(one))
-        for each in ranked_alerts(footage)
-        if each.alert in routes[each.footage]
-    }
-    asked = [{each.route.alert: each for each in camera.escalations} for camera in footage]
-    outcomes = [
-        _outcome(key, footage[key[0]].camera, routes[key[0]][key[1]], bool(found)) for key, found in shown.items()
+def sent_table(report: CurveReport) -> ReportTable:
+    """Recall at each budget, the least budget with the goal, and the cost of sending everything."""
+    curves = [curve for curve in report.sent.curves if not curve.whole]
+    rows = [
+        (format_share(budget), *(format_recall(curve.at[place]) for curve in curves))
+        for place, budget in enumerate(report.sent.budgets)
     ]
-    clips = [footage[number].clip for number, _ in shown]
-    learnt = {
-        clip: fit([each for each, own in zip(outcomes, clips, strict=True) if own != clip]) for clip in set(clips)
-    }
-    found = []
-    for (number, alert), outcome, clip in zip(shown, outcomes, clips, strict=True):
-        chance = learnt[clip].chance(outcome.camera, outcome.label, outcome.stability)
-        route, sent = routes[number][alert], asked[number].get(alert)
-        found.append(
-            JudgedAlert(
-                chance=chance.chance,
-                chance_min=chance.chance_min,
-                chance_max=chance.chance_max,
-                incidents=shown[number, alert],
-                bytes=sent.bytes if sent else route.cost.bytes,
-                gpu_s=route.cost.gpu_s,
-                money=route.cost.money,
-            )
+    rows.append((f"{report.goal:g} from", *(_smallest_text(curve, format_share) for curve in curves)))
+    rows.append(("all it has", *(_spent_text(curve, format_share) for curve in curves)))
+    head = ("of the camera bytes", *(STRATEGY_LABELS.get(curve.name, curve.name) for curve in curves))
+    return ReportTable(head, tuple(rows))
+
+
+def wholes_sentence(report: CurveReport) -> str:
+    """Return a sentence on the strategies that send all or nothing."""
+    lines = [f"{curve.name}: recall {_spent_text(curve, format_share)}" for curve in report.sent.curves if curve.whole]
+    return "; ".join(lines)
+
+
+def _spent_text(curve: RecallCurve, text_of: Callable[[float], str]) -> str:
+    return f"{curve.reached:.2f} at {text_of(curve.spent)}"
+
+
+def _smallest_text(curve: RecallCurve, text_of: Callable[[float], str]) -> str:
+    figure = curve.smallest
+    if figure.value is None:
+        return "never"
+    if curve.whole:
+        return text_of(figure.value)
+    high = "never" if figure.high is None else text_of(figure.high)
+    return f"{text_of(figure.value)} ({text_of(figure.low or 0.0)} to {high})"
+
+
+def _format_load(things: float) -> str:
+    return f"{things:.0f}" if things >= 10 else f"{things:.1f}"
+
+
+def seen_table(report: CurveReport) -> ReportTable:
+    """Make the table of alerts that a person has to review in an hour of one camera."""
+    (every,) = report.seen.budgets
+    head = ("to look at per camera-hour", f"recall at {_format_load(every)}", f"{report.goal:g} from", "all it has")
+    rows = [
+        (
+            STRATEGY_LABELS.get(curve.name, curve.name),
+            "–" if curve.whole and every < curve.spent else format_recall(curve.at[0]),
+            _smallest_text(curve, _format_load),
+            _spent_text(curve, _format_load),
         )
-    return found
-
-
-def _outcome(key: tuple[int, str], camera: str, route: Route, real: bool) -> AlertOutcome:
-    id_, inputs = f"{key[0]}/{key[1]}", route.inputs
-    return AlertOutcome(id=id_, camera=camera, label=inputs.label, stability=inputs.stability, real=real)
-
-
-def _point(kept: Sequence[JudgedAlert], asked: Sequence[JudgedAlert], judge_error: float) -> CascadePoint:
-    saved = {n for each in (*asked, *(one for one in kept if one.chance >= 0.5)) for n in each.incidents}
-    raised = {n for each in (*asked, *kept) for n in each.incidents}
-    right = sum(each.edge_is_right for each in kept) + (1 - judge_error) * len(asked)
-    sure = sum(each.chance >= 0.5 for each in kept)
-    return CascadePoint(
-        kept=len(kept) / (len(kept) + len(asked)),
-        sure=sure,
-        doubtful=len(kept) - sure,
-        asked=len(asked),
-        bytes=sum(each.bytes for each in asked),
-        gpu_s=round(sum(each.gpu_s for each in asked), 3),
-        money=round(sum(each.money for each in asked), 6),
-        accuracy=right / (len(kept) + len(asked)),
-        lost=len(raised - saved),
-        certainty_min=min((each.certainty for each in kept), default=1.0),
-    )
-
-
-# Shares of the cameras' bytes at which recall is tabled; the goal and the bar are those of docs/scenarios.md.
-BUDGETS = (0.001, 0.003, 0.01, 0.02, 0.03, 0.10, 1.0)
-GOAL = 0.95  # share of the incidents, the product's promise (README)
-BAR = 0.03  # share of the cameras' bytes, the product's promise (README)
-_BAND_POINTS = 120  # of a drawn band; more are not seen at 760 units of width
-_BAND_BEYOND = (1.2, 1.5, 2.0, 3.0, 5.0, 10.0)  # budgets beyond the last rise, as multiples of it
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecallCurve:
-    """One strategy.
-
-    points: (budget, recall) where recall rises, of random the mean
-    band: (budget, low, high): of random over its seeds, else the bootstrap interval
-    at: recall at the panel's budgets
-    smallest: the least budget with recall GOAL, None without one
-    spent, reached, things: what sending everything costs, its recall, and the number of things (of random the mean)
-    whole: all or nothing: one point and no curve
-    """
-
-    name: str
-    points: tuple[tuple[float, float], ...]
-    band: tuple[tuple[float, float, float], ...]
-    at: tuple[Estimate, ...]
-    smallest: Estimate
-    spent: float
-    reached: float
-    things: float
-    whole: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BaselineComparison:
-    """The budgets at which the router or a baseline is ahead; at all others up to 100 % they are level."""
-
-    baseline: str
-    router_ahead: tuple[Lead, ...]
-    baseline_ahead: tuple[Lead, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CurvePanel:
-    """Strategies over the same budgets, the router first."""
-
-    budgets: tuple[float, ...]
-    curves: tuple[RecallCurve, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FootageCounts:
-    """The counts of one camera. untimed: entries of `expect` without a moment, which are no labels here."""
-
-    scenario: str
-    camera: str
-    bytes: int
-    seconds: float
-    incidents: int
-    alerts: int
-    false_alerts: int
-    asked: int
-    asked_bytes: int
-    untimed: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CurveReport:
-    """All figures of a measurement.
-
-    sent: recall over the share of the cameras' bytes; seen: over alerts to review per camera-hour
-    verdicts: what the simulated verdicts are, as text; judged_by: what gave the verdicts that the scenarios name
-    missed: incidents that the router finds at no budget, and whether an alert was raised at all
-    cascade: cost against accuracy of the router's two thresholds; None: nothing raised an alert
-    raised, raised_smallest: how many incidents raised an alert, and the least budget that finds the goal's share of
-    those
-    skipped: scenarios that were left out, with the reason
-    """
-
-    films: tuple[FootageCounts, ...]
-    models: tuple[str, ...]
-    incidents: int
-    sent: CurvePanel
-    comparisons: tuple[BaselineComparison, ...]
-    seen: CurvePanel
-    verdicts: str
-    missed: tuple[str, ...]
-    raised: int
-    raised_smallest: float | None
-    seeds: int
-    resamples: int
-    judged_by: tuple[str, ...] = ()
-    cascade: CascadeCurve | None = None
-    skipped: tuple[str, ...] = ()
-    goal = GOAL
-    bar = BAR
-
-    @property
-    def bar_met(self) -> bool:
-        """True if the router reaches the goal within the bar, and no baseline is ahead of it at any budget."""
-        smallest = self.sent.curves[0].smallest.value
-        return smallest is not None and smallest <= self.bar and not any(c.baseline_ahead for c in self.comparisons)
-
-    @property
-    def camera_bytes(self) -> int:
-        return sum(camera.bytes for camera in self.films)
-
-    @property
-    def camera_seconds(self) -> float:
-        return sum(camera.seconds for camera in self.films)
-
-
-@dataclass(frozen=True, slots=True)
-class _Budget:
-    """The whole of which budgets are a share: bytes or hours. whole: (F,) of each footage."""
-
-    whole: Floats
-    resampled: Bootstrap
-
-    def curve(
-        self, name: str, orders: Sequence[Ranking], budgets: Sequence[float], *, whole: bool = False
-    ) -> RecallCurve:
-        sample = self.resampled.sample(orders)
-        points = tuple(staircase(sample.costs))
-        return RecallCurve(
-            name=name,
-            points=points,
-            band=_band(sample, [share for share, _ in points], budgets),
-            at=tuple(sample.recalls(budgets)),
-            smallest=sample.smallest(GOAL),
-            spent=float(np.mean([each.prices.sum() for each in orders]) / self.whole.sum()),
-            reached=float(np.isfinite(sample.costs).mean()),
-            things=float(np.mean([len(each.prices) for each in orders])),
-            whole=whole,
-        )
-
-    def costs(self, orders: Sequence[Ranking]) -> Floats:
-        """Return the cost of finding each incident in each order: (K, I)."""
-        return np.array([each.costs(self.whole) for each in orders])
-
-
-def _band(
-    sample: BootstrapSample, rises: Sequence[float], budgets: Sequence[float]
-) -> tuple[tuple[float, float, float], ...]:
-    """Return the interval of the recall at the budgets, where it rises, and beyond the last rise.
-
-    One order gives the bootstrap interval, many give the spread of their recalls. A draw may still rise beyond the last
-    rise.
-    """
-    beyond = [rises[-1] * more for more in _BAND_BEYOND] if rises else []
-    shares = sorted({*rises, *budgets, *beyond})
-    if len(shares) > _BAND_POINTS:
-        shares = [shares[round(place)] for place in np.linspace(0, len(shares) - 1, _BAND_POINTS)]
-    if len(sample.costs) == 1:
-        estimates = zip(shares, sample.recalls(shares), strict=True)
-        return tuple((share, each.low or 0.0, each.high or 0.0) for share, each in estimates)
-    ends = [np.percentile((sample.costs <= share).mean(axis=1), (2.5, 97.5)) for share in shares]
-    return tuple((share, float(low), float(high)) for share, (low, high) in zip(shares, ends, strict=True))
-
-
-def measure_curves(
-    footage: Sequence[ReplayedFootage], *, seeds: int, stand_in_error: float, resamples: int = RESAMPLES
-) -> CurveReport:
-    """Compute all curves of at least one labelled incident. seeds: repetitions of random and simulated verdicts."""
-    incidents = [each for number, camera in enumerate(footage) for each in camera.labels.incidents(number)]
-    footage_of = np.array([each.footage for each in incidents], np.intp)
-    camera_bytes = np.array([camera.bytes for camera in footage], float)
-    hours = np.array([camera.seconds / 3600 for camera in footage], float)
-    chosen = all_strategies(footage, seeds)
-    sent = _Budget(camera_bytes, Bootstrap(camera_bytes, footage_of, resamples))
-    seen = _Budget(hours, Bootstrap(hours, footage_of, resamples))
-    found = {each.name: sent.costs(each.rankings(incidents)) for each in chosen}
-    alerts = ranked_alerts(footage)
-    raised = np.array([any(alert.finds(each) for alert in alerts) for each in incidents])
-    return CurveReport(
-        films=tuple(_footage_counts(camera) for camera in footage),
-        models=tuple(sorted({camera.model for camera in footage})),
-        incidents=len(incidents),
-        sent=_sent_panel(sent, chosen, incidents),
-        comparisons=tuple(_comparison(name, found["router"], found[name]) for name in BASELINES),
-        seen=_review_panel(seen, footage, incidents, chosen, SimulatedVerdicts(stand_in_error, seeds)),
-        verdicts=f"a stand-in that knows the truth and is wrong in {100 * stand_in_error:g} % of its answers",
-        judged_by=tuple(sorted({camera.judged_by for camera in footage if camera.judged_by})),
-        cascade=measure_cascade(footage, incidents, stand_in_error),
-        missed=tuple(_missed_incidents(footage, incidents, found["router"][0], raised)),
-        raised=int(raised.sum()),
-        raised_smallest=_finite(smallest_share(found["router"][:, raised], GOAL)) if raised.any() else None,
-        seeds=seeds,
-        resamples=resamples,
-    )
-
-
-def _missed_incidents(
-    footage: Sequence[ReplayedFootage], incidents: Sequence[LabelledIncident], costs: Floats, raised: NDArray[np.bool_]
-) -> Iterator[str]:
-    for each, cost, alerted in zip(incidents, costs, raised, strict=True):
-        if np.isinf(cost):
-            camera = footage[each.footage]
-            why = "the alert was not asked about, or its pictures show another time" if alerted else "no alert"
-            yield f"{camera.scenario}, {camera.camera}: {each.text} ({why})"
-
-
-def _finite(value: float) -> float | None:
-    return value if np.isfinite(value) else None
-
-
-def _sent_panel(budget: _Budget, chosen: Sequence[Strategy], incidents: Sequence[LabelledIncident]) -> CurvePanel:
-    curves = [budget.curve(each.name, each.rankings(incidents), BUDGETS, whole=each.whole) for each in chosen]
-    footage = len(budget.whole)
-    # The whole stream is one thing: all of it, or nothing.
-    stream = Ranking(budget.whole, np.arange(footage), np.full(len(incidents), footage - 1))
-    return CurvePanel(budgets=BUDGETS, curves=(*curves, budget.curve("everything", [stream], BUDGETS, whole=True)))
-
-
-def _review_panel(
-    budget: _Budget,
-    footage: Sequence[ReplayedFootage],
-    incidents: Sequence[LabelledIncident],
-    chosen: Sequence[Strategy],
-    simulated_verdicts: SimulatedVerdicts,
-) -> CurvePanel:
-    order = ranked_alerts(footage)
-    every = (len(order) / float(budget.whole.sum()),)
-    simulated = simulated_verdicts.rejected(order, incidents, escalated_alerts(footage))
-    rankings: dict[str, list[Ranking]] = {
-        "router": [ranking_without(order, frozenset(), incidents)],
-        "router, stand-in verdicts": [ranking_without(order, each, incidents) for each in simulated],
-    }
-    if any(camera.judged_by for camera in footage):
-        rankings["router, the scenarios' verdicts"] = [ranking_without(order, rejected_alerts(footage), incidents)]
-    others = [each for each in chosen if each.name != "router"]
-    curves = [
-        *(budget.curve(name, orders, every) for name, orders in rankings.items()),
-        *(budget.curve(each.name, each.rankings(incidents, counted=True), every, whole=each.whole) for each in others),
+        for curve in report.seen.curves
     ]
-    return CurvePanel(budgets=every, curves=tuple(curves))
+    return ReportTable(head, tuple(rows))
 
 
-def _comparison(name: str, router_costs: Floats, costs: Floats) -> BaselineComparison:
-    return BaselineComparison(
-        baseline=name,
-        router_ahead=leads(router_costs, costs, 1.0),
-        baseline_ahead=leads(costs, router_costs, 1.0),
+def footage_table(report: CurveReport) -> ReportTable:
+    """Make the table of each camera's share of the footage."""
+    head = ("scenario", "camera", "footage", "bytes", "incidents", "alerts", "of them false", "asked", "bytes asked")
+    rows = [
+        (
+            camera.scenario,
+            camera.camera,
+            format_time(camera.seconds),
+            format_bytes(camera.bytes),
+            str(camera.incidents),
+            str(camera.alerts),
+            str(camera.false_alerts),
+            str(camera.asked),
+            format_bytes(camera.asked_bytes),
+        )
+        for camera in report.films
+    ]
+    return ReportTable(head, tuple(rows))
+
+
+def bar_sentence(report: CurveReport) -> str:
+    """Return the bar, met or missed, in one sentence."""
+    router = report.sent.curves[0]
+    goal_text = f"{report.goal:g} of {format_count(report.incidents, 'labelled incident')}"
+    smallest = router.smallest.value
+    text = f"the router never finds {goal_text}"
+    if smallest is not None:
+        text = f"the router finds {goal_text} from {format_share(smallest)} of the camera bytes"
+    text += f" (bar: {format_share(report.bar)})"
+    baselines = [each.baseline for each in report.comparisons if each.baseline_ahead]
+    if baselines:
+        text += f", and {' and '.join(baselines)} {'are' if baselines[1:] else 'is'} ahead of it at some budgets"
+    at_bar = router.at[report.sent.budgets.index(report.bar)]
+    text += f"; at {format_share(report.bar)} it finds {format_recall(at_bar)}"
+    return f"bar {'met' if report.bar_met else 'missed'}: {text}"
+
+
+def comparison_sentence(report: CurveReport, comparison: BaselineComparison) -> str:
+    """Say which is ahead where, and at which of the report's budgets that shows."""
+    name, ahead = comparison.baseline, comparison.baseline_ahead
+    router = f"the router is ahead {_spans(comparison.router_ahead)}" if comparison.router_ahead else "nowhere behind"
+    if not ahead:
+        return f"{name}: never ahead of the router; {router}"
+    shown = [format_share(budget) for budget in report.sent.budgets if any(lead.holds(budget) for lead in ahead)]
+    where = f"in the table at {', '.join(shown)}" if shown else "at no budget of the table"
+    return f"{name}: AHEAD of the router {_spans(ahead)}, {where}; {router}"
+
+
+def _spans(leads: Sequence[Lead]) -> str:
+    """Write `from 0.3 % to 2.1 % (by up to 0.25)`; of many the three widest and the number of the others."""
+    lines = sorted(sorted(leads, key=lambda lead: lead.start - lead.end)[:3], key=lambda lead: lead.start)
+    words = [f"from {format_share(lead.start)} to {format_share(lead.end)} (by up to {lead.by:.2f})" for lead in lines]
+    return ", ".join(words) + (f" and in {len(leads) - 3} shorter spans" if len(leads) > 3 else "")
+
+
+def reading_notes(report: CurveReport) -> tuple[str, ...]:
+    """Return the notes that a reader of the figures needs."""
+    lines = [
+        wholes_sentence(report),
+        f"{format_count(report.incidents, 'labelled incident')} of {format_count(len(report.films), 'camera')} in "
+        f"{format_time(report.camera_seconds)} of footage, {format_bytes(report.camera_bytes)}; "
+        f"model {', '.join(report.models)}",
+        f"95 % intervals: bootstrap over clips and their incidents ({report.resamples} draws); where all incidents "
+        f"came out alike, the exact bound for so many. random: mean of {report.seeds} seeds",
+    ]
+    untimed = sum(camera.untimed for camera in report.films)
+    if untimed:
+        lines.append(f"{untimed} of the entries of `expect` say no moment and are no labels here")
+    if report.missed:
+        lines.append(f"the router finds at no budget: {'; '.join(report.missed)}")
+    if report.raised < report.incidents:
+        least = "never" if report.raised_smallest is None else f"from {format_share(report.raised_smallest)}"
+        lines.append(
+            f"{report.incidents - report.raised} of the incidents raised no alert at all, which no router can mend; of "
+            f"the {report.raised} that did the router finds {report.goal:g} {least}"
+        )
+    lines += [f"the scenarios' verdicts: {each}" for each in report.judged_by]
+    return (*lines, *report.skipped)
+
+
+def cascade_table(curve: CascadeCurve) -> ReportTable:
+    """Make the table of cost against accuracy, from escalating all to none, and what the claims allow."""
+    shares = (0.0, 0.25, 0.5, 0.7, curve.goal, 0.95, 1.0)
+    rows = [_cascade_row(f"{100 * share:.0f} % or more", curve, curve.at(share)) for share in shares]
+    rows.append(_cascade_row("the most without a loss", curve, curve.most))
+    rows.append(_cascade_row("and as right as asking", curve, curve.as_right))
+    rows.append(_cascade_row("as claims allow now", curve, curve.claimed))
+    head = (
+        "stays at the edge",
+        "share",
+        "sure",
+        "doubtful",
+        "asked",
+        "bytes asked",
+        "of all",
+        "GPU s",
+        "cost",
+        "right",
+        "lost",
+    )
+    return ReportTable(head, tuple(rows))
+
+
+def _cascade_row(name: str, curve: CascadeCurve, at: CascadePoint) -> tuple[str, ...]:
+    whole = curve.points[0].bytes
+    return (
+        name,
+        f"{100 * at.kept:.0f} %",
+        str(at.sure),
+        str(at.doubtful),
+        str(at.asked),
+        format_bytes(at.bytes),
+        format_share(at.bytes / whole) if whole else "–",
+        f"{at.gpu_s:.1f}",
+        f"{at.money:.4g}",
+        f"{at.accuracy:.3f}",
+        str(at.lost),
     )
 
 
-def _footage_counts(camera: ReplayedFootage) -> FootageCounts:
-    incidents = camera.labels.incidents(0)
-    alerts, escalations = ranked_alerts([camera]), router_candidates([camera])
-    return FootageCounts(
-        scenario=camera.scenario,
-        camera=camera.camera,
-        bytes=camera.bytes,
-        seconds=camera.seconds,
-        incidents=len(incidents),
-        alerts=len(alerts),
-        false_alerts=sum(not any(each.finds(incident) for incident in incidents) for each in alerts),
-        asked=len(escalations),
-        asked_bytes=sum(each.bytes for each in escalations),
-        untimed=camera.labels.untimed,
+def cascade_sentence(curve: CascadeCurve) -> str:
+    """Say how much can stay at the edge without an incident lost, against the goal, and what the claims allow."""
+    at, most, whole = curve.at(curve.goal), curve.most, curve.points[0]
+    word = "met" if most.kept >= curve.goal - 1e-9 else "missed"
+    shown = at if at.lost == 0 else most
+    saved = f", {format_share(1 - shown.bytes / whole.bytes)} of the bytes of asking saved" if whole.bytes else ""
+    alerts = f"{format_count(curve.alerts, 'alert')} ({curve.right} of them right)"
+    held = round(shown.kept * curve.alerts)
+    # Of alerts of which more are lost than this, so many without a loss come once in twenty times.
+    unseen = 1 - 0.05 ** (1 / held) if held else 1.0
+    return (
+        f"cascade: {100 * shown.kept:.0f} % of {alerts} stay at the edge without an incident lost "
+        f"(goal: {100 * curve.goal:.0f} %, {word}; that few prove only that under {100 * unseen:.0f} % of "
+        f"such alerts are lost){saved}; {shown.accuracy:.2f} of the alerts are answered right then, "
+        f"{whole.accuracy:.2f} where all are asked about and the judge is wrong in {100 * curve.judge_error:g} %; no "
+        f"more wrong answers than that up to {100 * curve.as_right.kept:.0f} %. Each chance is learnt from the other "
+        f"clips. By its claims the router would keep {100 * curve.claimed.kept:.0f} % with no more labels than these"
+    )
+
+
+def curve_page(report: CurveReport, now: float) -> str:
+    """Return the whole HTML file. now: UTC seconds."""
+    lines = tuple(comparison_sentence(report, each) for each in report.comparisons)
+    sections = (
+        ReportSection(
+            "Recall against bytes", (bar_sentence(report), *lines), plot=_sent_plot(report), table=sent_table(report)
+        ),
+        ReportSection(
+            "What a person has to look at",
+            (f"Verdicts here are nobody's: {report.verdicts}.",),
+            plot=_review_plot(report),
+            table=seen_table(report),
+        ),
+        *_cascade_sections(report),
+        ReportSection("Footage", reading_notes(report), table=footage_table(report)),
+    )
+    lead = (
+        f"{format_count(report.incidents, 'labelled incident')}, {format_count(len(report.films), 'camera')}, "
+        f"model {', '.join(report.models)}"
+    )
+    return plot_page("The router against what it is held against", lead, sections, now)
+
+
+def _cascade_sections(report: CurveReport) -> tuple[ReportSection, ...]:
+    curve = report.cascade
+    if curve is None:
+        return ()
+    whole = curve.points[0].bytes or 1
+    points = [(100 * each.bytes / whole, 100 * each.accuracy) for each in reversed(curve.points)]
+    low = min(90.0, 10 * floor(min(y for _, y in points) / 10))
+    plot = Plot(
+        "Alerts that are answered right against the bytes of asking, as the appliance keeps fewer of them",
+        PlotAxis("asked, as a share of the bytes of asking about all", "%", 0, 100),
+        PlotAxis("alerts answered right", "%", low, 100),
+        (PlotSeries("cascade", points, strong=True),),
+        mark=PlotMark(100 * curve.as_right.bytes / whole, 100 * curve.as_right.accuracy, "no incident lost, as right"),
+    )
+    return (ReportSection("Cost against accuracy", (cascade_sentence(curve),), plot=plot, table=cascade_table(curve)),)
+
+
+def _sent_plot(report: CurveReport) -> Plot:
+    low = _decade_below(report.sent, 0.01)
+    series = tuple(_series(each, 100.0, low, 100.0) for each in report.sent.curves if each.spent <= 1 or not each.whole)
+    left_out = [each for each in report.sent.curves if each.whole and each.spent > 1]
+    note = "Bands: of the router the 95 % interval, of random 95 % of its seeds. "
+    note += " ".join(f"{each.name} lies beyond the right edge, at {format_share(each.spent)}." for each in left_out)
+    smallest = report.sent.curves[0].smallest.value
+    return Plot(
+        "Recall of labelled incidents against the share of the cameras' bytes that is sent",
+        PlotAxis("sent, as a share of the cameras' bytes", "%", low, 100.0, log=True),
+        _RECALL,
+        series,
+        mark=None if smallest is None else _mark(report.sent.curves[0], smallest, report.goal),
+        bars=(
+            ("x", 100 * report.bar, f"bar: {format_share(report.bar)}"),
+            ("y", 100 * report.goal, f"bar: {report.goal:g}"),
+        ),
+        note=note,
+    )
+
+
+def _mark(router: RecallCurve, smallest: float, goal: float) -> PlotMark:
+    recall = max(recall for share, recall in router.points if share <= smallest)
+    return PlotMark(100 * smallest, 100 * recall, f"the router has {goal:g} from {format_share(smallest)}")
+
+
+def _review_plot(report: CurveReport) -> Plot:
+    low = _decade_below(report.seen, 1.0)
+    high = max(each.spent for each in report.seen.curves)
+    # A curve that is in both plots has the same colour in both.
+    in_order = sorted(report.seen.curves, key=lambda each: each.name.startswith("router,"))
+    return Plot(
+        "Recall of labelled incidents against things to look at per camera-hour",
+        PlotAxis("to look at per camera-hour", "", low, 10.0 ** (floor(log10(high)) + 1), log=True),
+        _RECALL,
+        tuple(_series(each, 1.0, low, high) for each in in_order),
+        note=f"Bands: of the router the 95 % interval, of random 95 % of its seeds. Verdicts: {report.verdicts}.",
+    )
+
+
+def _decade_below(panel: CurvePanel, high: float) -> float:
+    """Return where a log axis begins: a power of ten below everything that is drawn, at most `high`."""
+    first = min((share for each in panel.curves for share, _ in each.points[:1] if share > 0), default=high)
+    scale = 100.0 if 1.0 in panel.budgets else 1.0
+    return min(high, float(10.0 ** floor(log10(first * scale))))
+
+
+def _series(curve: RecallCurve, scale: float, low: float, high: float) -> PlotSeries:
+    """Make the line of a curve: from recall 0 on the left edge, holding its last recall to the right edge."""
+    points = [(scale * share, 100 * recall) for share, recall in curve.points]
+    band = [(scale * share, 100 * below, 100 * above) for share, below, above in curve.band]
+    if curve.whole:
+        return PlotSeries(curve.name, points)
+    last = max([high, *(x for x, _ in points), *(x for x, _, _ in band)])
+    ends = [(last, points[-1][1])] if points else [(last, 0.0)]
+    drawn = band if curve.name in _BANDED else []
+    return PlotSeries(
+        STRATEGY_LABELS.get(curve.name, curve.name),
+        [(low, 0.0), *points, *ends],
+        band=[*drawn, (last, *drawn[-1][1:])] if drawn else (),
+        step=True,
+        strong=curve.name == "router",
     )

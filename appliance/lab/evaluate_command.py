@@ -20,7 +20,7 @@ from appliance.base.clock import process_cpu_s
 from appliance.base.config_model import DetectorConfig
 from appliance.base.console import COUNTED, CommandProgress
 from appliance.base.errors import UsageError
-from appliance.detect import detector
+from appliance.detect import detector_loader
 from appliance.detect.detector import ObjectDetector, UpscalingDetector
 from appliance.lab.detection_figures import ClassBoxes, detection_figures, figures_by_height, one_answer_each
 from appliance.lab.evaluation_report import (
@@ -180,7 +180,7 @@ def _load(models: Sequence[str], names: ClassNames) -> list[_Measured]:
     called = models if _first_twice(stems) else stems
     loaded = []
     for model, name in zip(models, called, strict=True):
-        found = UpscalingDetector(detector.load(DetectorConfig(model=model, score_min=SCORE_MIN)))
+        found = UpscalingDetector(detector_loader.load(DetectorConfig(model=model, score_min=SCORE_MIN)))
         loaded.append(_Measured(name, found, frozenset(map(names, found.labels))))
     return loaded
 

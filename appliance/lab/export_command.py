@@ -65,8 +65,8 @@ from appliance.lab.export_samples import (
 )
 from appliance.store.alert_rows import AlertRow
 from appliance.store.alerts import AlertDetail
-from appliance.store.archive import StorageArchive
 from appliance.store.paths import evidence_folder
+from appliance.store.storage_reader import StorageArchive
 from appliance.types import Review
 
 PAGE = 500  # alerts read at once

@@ -25,9 +25,9 @@ from appliance.media.stills import Still, cut_stills, encode_jpeg
 from appliance.scenario.scenario_exporter import own_clip, recorded_segments
 from appliance.store.alert_rows import AlertRow
 from appliance.store.alerts import AlertDetail
-from appliance.store.archive import StorageArchive
 from appliance.store.boxes import kept_boxes
 from appliance.store.paths import EVIDENCE, inside
+from appliance.store.storage_reader import StorageArchive
 from appliance.types import TEACHING_KINDS, Box, FrameBoxes, Review, TrackedObject, iou
 
 EXPORT_JPEG_QUALITY = 92  # so that a network does not learn our compression

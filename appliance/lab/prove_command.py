@@ -7,16 +7,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from appliance.base.child_modules import JOB_FUNCTIONS
+from appliance.base.child_processes import JOB_FUNCTIONS
 from appliance.base.clock import SystemClock
 from appliance.base.config_model import DetectorConfig
 from appliance.base.errors import DetectorError, ModelError, PreconditionError, SourceError, UsageError
 from appliance.bundle.manifest import BundleRef
-from appliance.canary.candidates import opponent
-from appliance.canary.frame_survey import FootageFile
-from appliance.canary.judge import Judgement
-from appliance.canary.proof_store import ProofReport, ProofStore, apply_outcome
-from appliance.canary.trial import (
+from appliance.canary.candidate_comparison import Judgement
+from appliance.canary.candidate_trial import (
     LIMITS,
     STILL_S_MAX,
     WALL_S_MAX,
@@ -26,14 +23,17 @@ from appliance.canary.trial import (
     TrialPlan,
     known_objects,
 )
+from appliance.canary.candidates import opponent
+from appliance.canary.frame_survey import FootageFile
+from appliance.canary.proof_store import ProofReport, ProofStore, apply_outcome
 from appliance.config import IngestConfig, load
-from appliance.detect import detector as detectors
+from appliance.detect import detector_loader
 from appliance.detect.model_files import bundle_store, model_bundles, model_folders, present_models, pull_folder
 from appliance.detect.runtime_choice import as_at_run_time
 from appliance.sandbox.sandbox import Sandbox, SandboxFolders
 from appliance.scenario.scenario_store import ScenarioStore
-from appliance.store.archive import StorageArchive
 from appliance.store.paths import PREROLL, SCENARIOS, SEGMENTS
+from appliance.store.storage_reader import StorageArchive
 
 SCENARIOS_MAX = 50  # the newest; each takes its length twice
 
@@ -121,7 +121,7 @@ def _places(*settings: DetectorConfig) -> tuple[Path, ...]:
     for each in settings:
         if each.backend == "hailo":
             raise ModelError("a Hailo device serves one process: a network on it is not tried beside the live one")
-        found = detectors.locate(each)
+        found = detector_loader.locate(each)
         folders += [found.path.parent] if found is not None else []
         folders += [each.labels.parent] if each.labels else []
     store = bundle_store().root

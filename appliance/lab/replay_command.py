@@ -20,10 +20,10 @@ from appliance.base.clock import SystemClock, iso_utc, local_weekday_minute, par
 from appliance.base.console import CommandProgress, text_console
 from appliance.base.errors import ConfigError, MissingDependency, SourceError, UsageError, camera_address
 from appliance.config import ReplaySections
-from appliance.detect import detector
+from appliance.detect import detector_loader
 from appliance.detect.detector import ObjectDetector
 from appliance.detect.runtime_choice import as_at_run_time, way_text
-from appliance.ingest.decode_hardware import HardwareDecoders
+from appliance.ingest.hardware_decoders import HardwareDecoders
 from appliance.lab.cassette_command import (
     ActiveVerdictSource,
     MakeOracle,
@@ -32,8 +32,8 @@ from appliance.lab.cassette_command import (
     site_for_verdicts,
 )
 from appliance.replay import replay_report
-from appliance.replay.condition_spec import NO_CONDITIONS, ConditionSet
 from appliance.replay.footage import RecordingSource, TimeSpan
+from appliance.replay.footage_conditions import NO_CONDITIONS, ConditionSet
 from appliance.replay.replay_log_writer import Replayed, run_id_of
 from appliance.replay.replay_plan import (
     ReplayInput,
@@ -53,7 +53,7 @@ from appliance.replay.replay_runner import play
 from appliance.replay.verdict_source import VerdictOptions
 from appliance.rules.engine import unknown_labels
 from appliance.scenario.scenario_verdicts import oracle_for_replay
-from appliance.store.archive import StorageArchive
+from appliance.store.storage_reader import StorageArchive
 from appliance.types import HardwareKind
 
 _CONTAINERS = {".mp4", ".mkv", ".avi", ".mov", ".m4v", ".webm", ".ts", ".m2ts", ".mpg", ".mpeg", ".flv", ".wmv", ".3gp"}
@@ -300,7 +300,7 @@ def replay_command(selection: ReplaySelection, site_file: Path | None, options: 
     logs = _logs(targets, options.log)
     with open_verdict_source(site, options.verdicts, options.oracle) as verdicts:
         settled = as_at_run_time(site.decisions.detector, site.storage.dir)
-        model = detector.load(settled)
+        model = detector_loader.load(settled)
         cameras = dict.fromkeys(camera for target in targets for camera in target.cameras)
         if site_file is not None:
             _warn_of_unknown_labels(site, cameras, model.labels, site_file)

@@ -18,7 +18,7 @@ from appliance.base.clock import Clock, SystemClock
 from appliance.base.config_model import ConfigModel, DetectorConfig
 from appliance.base.errors import SourceError, UsageError
 from appliance.config import CameraConfig, DecisionConfig
-from appliance.detect import detector as detectors
+from appliance.detect import detector_loader
 from appliance.detect.runtime_choice import as_at_run_time
 from appliance.lab.operating_points import OperatingPoint, ScenarioOutcome, SweepSetting, SweepValue, outcome_of
 from appliance.replay.replay_resume import MemoizedDetector
@@ -155,7 +155,7 @@ class MemoizedDetectors:
     """The detectors of a sweep, each loaded once and run once on each frame."""
 
     def __init__(self, load: DetectorLoader | None = None) -> None:
-        self._load = load or (lambda settings: detectors.load(as_at_run_time(settings)))
+        self._load = load or (lambda settings: detector_loader.load(as_at_run_time(settings)))
         self._memos: dict[DetectorConfig, MemoizedDetector] = {}
 
     def __call__(self, settings: DetectorConfig) -> MemoizedDetector:

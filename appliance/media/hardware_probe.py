@@ -25,7 +25,7 @@ import av
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.base.child_modules import HARDWARE_PROBE, exit_text
+from appliance.base.child_processes import HARDWARE_PROBE, exit_text
 from appliance.base.clock import process_cpu_s
 from appliance.base.errors import VedetteError
 from appliance.detect.cuda_runtime import CudaRuntime

@@ -21,7 +21,7 @@ from fractions import Fraction
 
 import av
 
-from appliance.base.child_modules import end_child
+from appliance.base.child_processes import end_child
 from appliance.base.clock import SystemClock
 from appliance.media.hardware_codec import DecodeWay, HardwareFailed, decoder_of
 from appliance.media.source import SECOND_US, StreamInfo, stamp_us

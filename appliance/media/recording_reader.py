@@ -14,7 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from appliance.base.child_modules import MEDIA_FUNCTIONS
+from appliance.base.child_processes import MEDIA_FUNCTIONS
 from appliance.base.errors import EvidenceError, NotMeasured
 from appliance.base.local_files import DiskWriteError, WrittenFile
 from appliance.media.recorded import (

@@ -14,8 +14,8 @@ from typing import Protocol
 
 import av
 
+from appliance.analysis.decode_policy import DecodePolicy
 from appliance.analysis.decode_session import DecodeCounts
-from appliance.analysis.keyframe_policy import DecodePolicy
 from appliance.base.errors import SourceError, StoreError, printable
 from appliance.ingest.file_source import FileSource
 from appliance.media.decoder import DecodedFrame, Decoder

@@ -13,7 +13,7 @@ import av
 import cv2
 import numpy as np
 
-from appliance.replay.condition_spec import ConditionSet, FootageCondition
+from appliance.replay.footage_conditions import ConditionSet, FootageCondition
 from appliance.replay.image_effects import (
     DAY_LUX,
     Blur,

@@ -25,8 +25,9 @@ from appliance.config import (
     Rule,
     SharePoint,
 )
-from appliance.detect.detector import ObjectDetector, with_device
-from appliance.replay.condition_spec import NO_CONDITIONS, ConditionSet, describe_conditions
+from appliance.detect.detector import ObjectDetector
+from appliance.detect.detector_loader import with_device
+from appliance.replay.footage_conditions import NO_CONDITIONS, ConditionSet, describe_conditions
 from appliance.replay.verdict_source import AnsweredBy
 from appliance.types import (
     Alert,

@@ -16,14 +16,14 @@ from appliance.base.clock import Clock
 from appliance.base.errors import UsageError, printable
 from appliance.config import DecisionConfig
 from appliance.detect.detector import ObjectDetector
-from appliance.ingest.decode_hardware import HardwareDecoders, HardwareOnly
-from appliance.replay.condition_spec import NO_CONDITIONS, ConditionSet
+from appliance.ingest.hardware_decoders import HardwareDecoders, HardwareOnly
 from appliance.replay.footage import ClipSource, FrameSource
+from appliance.replay.footage_conditions import NO_CONDITIONS, ConditionSet
 from appliance.replay.replay_log_writer import LogHeader, Replayed, opening, run_id_of, settings_of
 from appliance.replay.replay_result import read_log
 from appliance.replay.replay_resume import DetectionJournal
 from appliance.replay.verdict_source import VerdictSource
-from appliance.rules.schedule import LocalTime
+from appliance.rules.weekly_hours import LocalTime
 from appliance.track.standstill import is_unmoved
 from appliance.track.stationary_objects import PARKED_FOLDER, StationaryObject, read_stationary_objects
 from appliance.track.tracker import VEHICLE, VEHICLES

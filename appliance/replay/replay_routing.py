@@ -10,7 +10,7 @@ import av
 from appliance import wire
 from appliance.base.clock import footage_period
 from appliance.config import DecisionConfig
-from appliance.evidence.evidence_images import (
+from appliance.evidence.evidence_selection import (
     FACTS_ONLY,
     EncodedImage,
     EvidenceMoment,
@@ -25,7 +25,7 @@ from appliance.media.frames import upright_bgr
 from appliance.media.stills import make_image
 from appliance.replay.verdict_source import ReplayEscalation
 from appliance.router.escalation_planner import EscalationPlanner, RoutePlan, RouterContext
-from appliance.rules.schedule import LocalTime, off_peak_in_s
+from appliance.rules.weekly_hours import LocalTime, off_peak_in_s
 from appliance.types import Alert, AlertChange, Event, EvidenceStep, FrameBoxes, PipelineStep, Route, StreamHeader
 from appliance.uplink.jetstream_publisher import NatsMessage, chunk_message
 

@@ -10,12 +10,12 @@ import av
 import cv2
 import numpy as np
 
-from appliance.analysis.keyframe_policy import DecodePolicy
+from appliance.analysis.decode_policy import DecodePolicy
 from appliance.base.errors import SourceError
 from appliance.media.decoder import DecodedFrame
 from appliance.media.hardware_codec import HardwareSource
-from appliance.replay.condition_spec import ConditionSet, FootageCondition
 from appliance.replay.footage import FrameSource, SourceCounts, SourceItem
+from appliance.replay.footage_conditions import ConditionSet, FootageCondition
 from appliance.replay.image_effects import EffectStage, EffectTime, Plane, Planes
 from appliance.types import Gap
 

@@ -16,7 +16,7 @@ from appliance.analysis.session_tracks import InferenceRequest
 from appliance.base.clock import SystemClock
 from appliance.base.errors import DetectorError, SourceError
 from appliance.config import rule_labels
-from appliance.detect import detector as detectors
+from appliance.detect import detector_loader
 from appliance.detect.detector import ObjectDetector, prefer_labels
 from appliance.media.decoder import DecodedFrame
 from appliance.replay.footage import NewSession, RecordingSource, TimeSpan
@@ -137,7 +137,7 @@ def settings_compared(task: TrialTask) -> Generator[float, None, dict[str, Any]]
 def _loaded(setup: TrialSetup) -> ObjectDetector:
     if setup.model_folder:
         os.environ["VEDETTE_MODELS"] = setup.model_folder
-    return MemoizedDetector(detectors.load(setup.site.detector))
+    return MemoizedDetector(detector_loader.load(setup.site.detector))
 
 
 def _replayed(
@@ -319,6 +319,6 @@ class SpanReplay:
 
 def replayed_explanation(task: SpanTask) -> Generator[float, None, dict[str, Any]]:
     """Yield the share that is done; return all that was found, as plain values. Raises SourceError, ModelError."""
-    detector = detectors.load(task.site.detector)
+    detector = detector_loader.load(task.site.detector)
     prefer_labels(detector, rule_labels(task.site.cameras.values()))
     return (yield from SpanReplay(task, detector).run())

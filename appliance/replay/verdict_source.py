@@ -17,7 +17,7 @@ from appliance.base.config_model import ConfigModel
 from appliance.types import AlertChange, Decision, LogVerdict, PipelineStep
 
 if TYPE_CHECKING:
-    from appliance.evidence.evidence_images import EncodedImage
+    from appliance.evidence.evidence_selection import EncodedImage
 
 VerdictMatch = Literal["exact", "nearest", "stand-in"]
 VerdictOrigin = Literal["cassette", "cloud", "stand-in"]

@@ -10,7 +10,7 @@ from typing import Literal
 from appliance.base.clock import Clock
 from appliance.base.errors import PreconditionError
 from appliance.config import ARMED, DISARMED, ArmingConfig, CameraConfig
-from appliance.rules.schedule import MINUTES_A_DAY, ArmedHours, LocalTime
+from appliance.rules.weekly_hours import MINUTES_A_DAY, ArmedHours, LocalTime
 from appliance.store.arming import ArmingRow, ArmingStore
 
 WEEK_MINUTES = 7 * MINUTES_A_DAY

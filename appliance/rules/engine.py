@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from appliance.config import CameraConfig, DwellRule, LineRule, Rule
 from appliance.rules.conditions import Calibration, RuleCondition, RuleTrackState, condition_for
 from appliance.rules.line_polygon_geometry import Polygon, at_frame_edge, foot
-from appliance.rules.schedule import ArmedHours, LocalTime
+from appliance.rules.weekly_hours import ArmedHours, LocalTime
 from appliance.rules.zones_and_lines import (
     TUNING,
     Line,

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from appliance.base.child_modules import SANDBOX, ChildCpu, end_child, exit_text
+from appliance.base.child_processes import SANDBOX, ChildCpu, end_child, exit_text
 from appliance.base.clock import SystemClock
 from appliance.base.errors import VedetteError, printable
 from appliance.base.process_memory import TRIM_EVERY_S

@@ -18,8 +18,8 @@ from appliance.replay.replay_result import ReplayResult
 from appliance.rules.conditions import Calibration
 from appliance.rules.engine import can_report, unknown_labels
 from appliance.rules.line_polygon_geometry import Polygon, foot
-from appliance.scenario.culprit import FRAMES_MAX, LEAD_S, Culprit, MissRecord, find_culprit
 from appliance.scenario.expectations import FalseAlarm, Miss
+from appliance.scenario.loss_attribution import FRAMES_MAX, LEAD_S, Culprit, MissRecord, find_culprit
 from appliance.scenario.metrics import Estimate, EventFigures, TrackFigures, format_estimate
 from appliance.scenario.scenario_result import Fault, FaultMoment, WatchedCamera
 from appliance.scenario.scenario_schema import AtMost, RequiredFigures

@@ -16,7 +16,7 @@ from xml.etree import ElementTree
 
 from appliance.base.errors import ConfigError
 from appliance.base.json_lines import decode_log
-from appliance.replay.condition_spec import ConditionSet
+from appliance.replay.footage_conditions import ConditionSet
 from appliance.replay.frame_transform import shake_offset
 from appliance.scenario.scenario_schema import TruthFile
 from appliance.types import Box, FrameBoxes, TrackedObject

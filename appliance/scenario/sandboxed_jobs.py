@@ -18,10 +18,10 @@ from typing import Any
 from appliance.base.config_model import DetectorConfig
 from appliance.base.errors import VedetteError
 from appliance.canary import frame_survey
+from appliance.canary.candidate_trial import TRIAL_PLAN, CandidateTrial
 from appliance.canary.proof_store import PROOF_REPORT
-from appliance.canary.trial import TRIAL_PLAN, CandidateTrial
 from appliance.config import CameraConfig, DecisionConfig
-from appliance.detect import detector as detectors
+from appliance.detect import detector_loader
 from appliance.detect.detector import ObjectDetector
 from appliance.detect.model_files import named_model
 from appliance.detect.runtime_choice import as_at_run_time, measure_candidates
@@ -140,7 +140,7 @@ def _loading(way: DetectorConfig) -> DetectorLoader:
         is_open = settings.precision == "auto" and settings.backend in ("auto", way.backend)
         if is_open and named_model(settings.model) == named_model(way.model):
             settings = settings.model_copy(update={name: getattr(way, name) for name in ("backend", "precision")})
-        return detectors.load(settings)
+        return detector_loader.load(settings)
 
     return load
 

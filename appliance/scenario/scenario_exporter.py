@@ -25,7 +25,7 @@ from appliance.media.recorded import ROUNDING_S, ClipFile, RecordedSegment
 from appliance.media.recording_reader import READ_DIRECTLY, RecordingReader
 from appliance.rules.conditions import Calibration
 from appliance.rules.engine import rule_place
-from appliance.rules.schedule import ArmedHours
+from appliance.rules.weekly_hours import ArmedHours
 from appliance.rules.zones_and_lines import TUNING
 from appliance.scenario.scenario_file import (
     TOLERANCE_S,
@@ -39,8 +39,8 @@ from appliance.scenario.scenario_file import (
 )
 from appliance.scenario.scenario_store import CARD, NOTE_LENGTH_MAX, ScenarioCard, ScenarioStore, StoredScenario
 from appliance.store.alerts import AlertDetail
-from appliance.store.archive import StorageArchive
 from appliance.store.paths import EVIDENCE, SCENARIOS, SEGMENTS, inside
+from appliance.store.storage_reader import StorageArchive
 from appliance.track.standstill import is_unmoved
 from appliance.types import Event, FrameBoxes, Review, StreamHeader, TrackedObject
 

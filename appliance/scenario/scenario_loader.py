@@ -15,7 +15,7 @@ from appliance.base.config_model import DetectorConfig
 from appliance.base.errors import ConfigError, UsageError
 from appliance.config import CameraConfig, DecisionConfig, LineRule
 from appliance.replay.cassette_file import CassetteReader
-from appliance.replay.condition_spec import NO_CONDITIONS, ConditionSet
+from appliance.replay.footage_conditions import NO_CONDITIONS, ConditionSet
 from appliance.replay.verdict_source import OracleOptions, parse_verdict_source
 from appliance.rules.engine import can_report
 from appliance.scenario.ground_truth import format_of, read_labels

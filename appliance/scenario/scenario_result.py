@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from appliance.replay.condition_spec import describe_conditions
-from appliance.scenario.culprit import CulpritName
+from appliance.replay.footage_conditions import describe_conditions
 from appliance.scenario.expectations import NO_MATCHES, EventMatches
+from appliance.scenario.loss_attribution import CulpritName
 from appliance.scenario.metrics import EventFigures, TrackFigures
 from appliance.types import Alert, Box, Point, TrackedObject
 

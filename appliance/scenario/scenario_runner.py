@@ -12,6 +12,7 @@ from appliance.base.config_model import DetectorConfig
 from appliance.base.errors import SourceError
 from appliance.config import DecisionConfig, LineRule
 from appliance.detect import detector as detectors
+from appliance.detect import detector_loader
 from appliance.detect.detector import ObjectDetector
 from appliance.detect.runtime_choice import as_at_run_time, way_text
 from appliance.replay.replay_plan import (
@@ -84,7 +85,7 @@ class DetectorCache:
         if self._last is None or self._asked != (settings, storage):  # of two appliances each has its own choice
             settled = settings if self._load else as_at_run_time(settings, storage)
             if self._last is None or self._last[0] != settled:
-                self._last = (settled, (self._load or detectors.load)(settled))
+                self._last = (settled, (self._load or detector_loader.load)(settled))
             self._asked = (settings, storage)
             if (way := way_text(settled)) and way not in self.ways:
                 self.ways.append(way)
@@ -92,7 +93,7 @@ class DetectorCache:
 
     def detector_threads(self, config: DecisionConfig) -> int:
         """How many threads may call the detector at once; 1 for a loader that was passed in."""
-        return workers_for(config) if self._load in (None, detectors.load) else 1
+        return workers_for(config) if self._load in (None, detector_loader.load) else 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from appliance.base.config_model import ConfigModel, DetectorConfig
 from appliance.base.errors import UsageError
 from appliance.config import AlertsConfig, CameraConfig, CameraName, Share
-from appliance.replay.condition_spec import (
+from appliance.replay.footage_conditions import (
     NO_CONDITIONS,
     SEED_MAX,
     ConditionSet,

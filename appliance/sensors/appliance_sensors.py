@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from appliance.base.child_modules import end_child
+from appliance.base.child_processes import end_child
 from appliance.base.clock import SystemClock
 from appliance.base.machine import Temperature
 from appliance.sensors.linux_sensors import (

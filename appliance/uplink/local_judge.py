@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from appliance.base.backoff import Backoff
-from appliance.base.child_modules import CLOUD_WORKER, end_child
+from appliance.base.child_processes import CLOUD_WORKER, end_child
 from appliance.base.clock import Clock
 from appliance.base.errors import EngineError, EngineUnavailable, StoreUnavailable
 from appliance.base.json_lines import WireError
@@ -28,9 +28,9 @@ from appliance.base.telemetry import LogThrottle
 from appliance.config import LocalJudgeConfig
 from appliance.sandbox.sandbox import child_environment
 from appliance.store.escalations import Delivery, EscalationRow, MediaRow
-from appliance.uplink.pool_monitor import LocalJudgeState
 from appliance.uplink.send_workers import EgressPolicy
 from appliance.uplink.uplink_service import UplinkDeps
+from appliance.uplink.worker_announcements import LocalJudgeState
 from appliance.wire import BY_APPLIANCE, MESSAGE_BYTES_MAX, Escalation, Verdict, traceparent_of
 
 EVERY_S = 2.0  # between two looks at an outbox without work; a judgement takes longer

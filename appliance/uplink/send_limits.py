@@ -9,9 +9,9 @@ from typing import Literal
 from appliance.base.backoff import CircuitBreaker, CircuitState
 from appliance.base.clock import Clock, local_day
 from appliance.broker.nats_connection import LinkState
-from appliance.config import EscalationConfig, UplinkConfig
+from appliance.config import UplinkConfig
 from appliance.store.meter import Meter, Metric, MetricName
-from appliance.wire import PRIORITIES, PRIORITY_OF
+from appliance.wire import PRIORITIES
 
 PROBE_FIRST_S = 30.0  # a worker that was restarted is back within that
 PROBE_LAST_S = 900.0  # what an outage's end may cost in delay; a probe costs one escalation's bytes
@@ -304,13 +304,3 @@ class TrafficCounter:
         self._counted += beyond
         self._resent += resent
         return beyond
-
-
-def ttl_s(escalation: EscalationConfig, uplink: UplinkConfig | None) -> dict[str, float]:
-    """Return for each priority the seconds after which an escalation is given up, at most escalation.expire_hours."""
-    given = uplink.ttl_hours.model_dump() if uplink is not None else {}
-    most = escalation.expire_hours
-    return {
-        priority: min(most, given[severity] if given.get(severity) is not None else most) * 3600
-        for severity, priority in PRIORITY_OF.items()
-    }

@@ -26,8 +26,7 @@ from appliance.store.meter import Meter
 from appliance.store.outbox import Outbox
 from appliance.store.outbox_queue import SendQueue
 from appliance.uplink.jetstream_publisher import JetStreamPublisher, check_serving
-from appliance.uplink.outbox_upkeep import OutboxQuota, OutboxUpkeep
-from appliance.uplink.pool_monitor import PoolMonitor, PoolState
+from appliance.uplink.outbox_limits import OutboxQuota, OutboxUpkeep
 from appliance.uplink.send_limits import CloudBreaker, RateLimiter
 from appliance.uplink.send_workers import (
     POLL_S,
@@ -38,6 +37,7 @@ from appliance.uplink.send_workers import (
     SendWorkers,
 )
 from appliance.uplink.verdict_consumer import VerdictConsumer, VerdictCounts
+from appliance.uplink.worker_announcements import PoolMonitor, PoolState
 from appliance.wire import PRIORITIES, wanted_subject
 
 LINK_WAIT_S = 10.0  # so long the loop waits for a link at a time, before its upkeep

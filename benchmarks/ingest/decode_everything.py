@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance.base.config_model import DetectorConfig
-from appliance.detect import detector
+from appliance.detect import detector_loader
 from appliance.detect.detector import ObjectDetector
 from appliance.media.frames import FrameConverter
 from appliance.types import Detections, iou
@@ -146,7 +146,7 @@ def _print_line(line: dict[str, Any]) -> None:
 def main() -> None:
     av.logging.set_level(None)
     plan = json.loads(sys.stdin.readline())
-    shared_detector, lock = detector.load(DetectorConfig.model_validate(plan["detector"])), threading.Lock()
+    shared_detector, lock = detector_loader.load(DetectorConfig.model_validate(plan["detector"])), threading.Lock()
     for name, url in plan["cameras"].items():
         camera = Camera(name, url, shared_detector, lock, plan["fps"])
         threading.Thread(target=camera.run, name=f"camera-{name}", daemon=True).start()

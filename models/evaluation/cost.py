@@ -26,7 +26,7 @@ import onnxruntime as ort
 from appliance.base.clock import process_cpu_s
 from appliance.base.config_model import DetectorConfig
 from appliance.base.errors import MissingDependency, VedetteError
-from appliance.detect import detector, model_files
+from appliance.detect import detector_loader, model_files
 from appliance.detect.detector import ObjectDetector
 
 WAYS = ({"backend": "onnx"}, {"backend": "openvino"}, {"backend": "openvino", "precision": "bf16"})
@@ -109,7 +109,7 @@ def measure_runtimes(model: str, rounds: int) -> dict[str, float]:
     found: dict[str, tuple[ObjectDetector, np.ndarray[tuple[int, ...], np.dtype[np.uint8]]]] = {}
     for way in WAYS:
         try:
-            network = detector.load(DetectorConfig.model_validate({"model": model, **way}))
+            network = detector_loader.load(DetectorConfig.model_validate({"model": model, **way}))
         except (VedetteError, MissingDependency) as error:
             if way == WAYS[0]:
                 raise

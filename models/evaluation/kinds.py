@@ -24,7 +24,7 @@ import numpy as np
 from appliance.base.box_arrays import HeightFigures, iou_matrix
 from appliance.base.errors import VedetteError
 from appliance.config import DetectorConfig
-from appliance.detect import detector, model_files
+from appliance.detect import detector_loader, model_files
 from appliance.detect.detector import ObjectDetector, UpscalingDetector
 from models.evaluation import cameras, cost, public
 from models.evaluation.arithmetic import Floats, Judged, Matched, average_precision, figures_by_height, joined, match
@@ -73,7 +73,7 @@ def load(name: str, threads: int = 1) -> ObjectDetector:
     backend, _, precision = runtime.partition("-")
     asked = {"backend": backend, "precision": precision} if runtime else {}
     settings = {"model": model, "score_min": SCORE_MIN, "threads": threads, **asked}
-    return UpscalingDetector(detector.load(DetectorConfig.model_validate(settings)))
+    return UpscalingDetector(detector_loader.load(DetectorConfig.model_validate(settings)))
 
 
 def judged(eye: ObjectDetector, folder: Path, rows: Sequence[Brought]) -> list[Judged]:

@@ -36,7 +36,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, smooth_l1_loss
 from appliance.base.config_model import DetectorConfig
 from appliance.base.errors import UsageError
 from appliance.bundle.manifest import MANIFEST_FILE, BundleManifest, sha256_of
-from appliance.detect import detector as detectors
+from appliance.detect import detector_loader
 from appliance.detect.bundle_maker import CARD_FILE, describe_file
 from appliance.detect.letterbox import Letterbox
 from appliance.detect.model_advice import BASE_KEY
@@ -309,7 +309,7 @@ def measured(before: Path, written: Sequence[Path], lessons: Sequence[TrainingPi
 
 
 def _found(path: Path, lessons: Sequence[TrainingPicture]) -> list[LabelledBoxes]:
-    network = detectors.load(DetectorConfig(model=str(path.resolve()), backend="onnx", device="cpu"))
+    network = detector_loader.load(DetectorConfig(model=str(path.resolve()), backend="onnx", device="cpu"))
     try:
         found = (network.detect([np.ascontiguousarray(each.pixels)])[0] for each in lessons)
         return [LabelledBoxes(each.boxes.astype(float), each.scores.astype(float)) for each in found]

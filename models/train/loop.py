@@ -39,7 +39,7 @@ from appliance.base.config_model import DetectorConfig
 from appliance.base.errors import VedetteError
 from appliance.bundle.manifest import BundleManifest
 from appliance.config import SiteConfig, load
-from appliance.detect import detector
+from appliance.detect import detector_loader
 from appliance.detect.detector import ObjectDetector
 from appliance.evidence.evidence_maker import EvidenceMaker
 from appliance.ingest.file_source import FileSource
@@ -306,7 +306,7 @@ class Loop:
         """Play the days to a site of that name, and answer its alerts; return its file and what was reported."""
         camera = mannequin.CAMERA
         file = write_site(self._out / name, (camera.width, camera.height))
-        site = RecordedSite(file, detector.load(DetectorConfig(model=model)))
+        site = RecordedSite(file, detector_loader.load(DetectorConfig(model=model)))
         reports = site.play(clips)
         right, false = site.review()
         site.close()

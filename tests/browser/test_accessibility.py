@@ -22,7 +22,7 @@ pytest.importorskip("axe_playwright_python", reason="axe-core comes with axe-pla
 from playwright.sync_api import Browser, BrowserContext, Page
 
 from appliance.base.clock import SystemClock
-from appliance.canary.judge import Judgement
+from appliance.canary.candidate_comparison import Judgement
 from appliance.canary.proof_store import DifferingFrame, ProofReport, ProofStore
 from appliance.config import SiteConfig
 from appliance.dashboard.app import create_app

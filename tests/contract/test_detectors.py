@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from appliance import config
 from appliance.base.box_arrays import iou_matrix
 from appliance.base.errors import DetectorError, MissingDependency, ModelError
-from appliance.detect import detector, model_files, onnx_runtime
+from appliance.detect import detector, detector_loader, model_files, onnx_runtime
 from appliance.detect.detector import ObjectDetector, UpscalingDetector
 from appliance.detect.network_detector import NetworkDetector
 from appliance.detect.onnx_runtime import OnnxRuntime
@@ -104,7 +104,7 @@ def looker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     if way == "hailo":
         folder = tmp_path_factory.mktemp("hailo")
         device = hailo_files.FakeDevice(folder)
-        yield detector.load(config.DetectorConfig.model_validate(device.settings(HEFS[name](folder / "n.hef"))))
+        yield detector_loader.load(config.DetectorConfig.model_validate(device.settings(HEFS[name](folder / "n.hef"))))
         return
     if name in TINY:
         name = str(TINY[name](tmp_path_factory.mktemp("tiny") / f"{name}.onnx"))
@@ -114,7 +114,7 @@ def looker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         if way == "tensorrt":
             patch.setenv("VEDETTE_ENGINES", str(tmp_path_factory.mktemp("engines")))
             fake_nvidia.install(patch)
-        yield detector.load(asked(way, name))
+        yield detector_loader.load(asked(way, name))
 
 
 def test_gives_its_name_and_its_labels(looker: ObjectDetector) -> None:
@@ -187,7 +187,7 @@ def test_refuses_what_is_not_a_frame_rather_than_seeing_nothing(looker: ObjectDe
 
 @pytest.mark.parametrize("name", TINY)
 def test_boxes_colours_and_scores_come_out_as_the_network_means_them(name: str, tmp_path: Path) -> None:
-    looker = detector.load(asked("onnx", str(TINY[name](tmp_path / "n.onnx")), score_min=0.2))
+    looker = detector_loader.load(asked("onnx", str(TINY[name](tmp_path / "n.onnx")), score_min=0.2))
     red = np.zeros((tiny.SIDE, tiny.SIDE, 3), np.uint8)
     red[:, :, 2] = 255
     found, half, blue = looker.detect([red, red // 2, red[:, :, ::-1].copy()])
@@ -209,7 +209,7 @@ def test_a_wide_frame_is_laid_into_the_input_as_each_family_was_trained(tmp_path
         "yolo": tiny.yolo(tmp_path / "yolo.onnx", middle, ["person"]),
     }
     for name, path in files.items():
-        found = detector.load(config.DetectorConfig(model=str(path))).detect([wide])[0]
+        found = detector_loader.load(config.DetectorConfig(model=str(path))).detect([wide])[0]
         np.testing.assert_allclose(found.boxes, [expected[name]], atol=1e-5, err_msg=name)
 
 
@@ -244,7 +244,7 @@ def test_a_part_of_a_frame_is_seen_as_it_is_in_the_whole() -> None:
 
 def test_a_network_of_fixed_shape_says_so_and_works_as_ever(tmp_path: Path) -> None:
     for name in ("tiny-yolo", "tiny-detr"):
-        looker = detector.load(config.DetectorConfig(model=str(TINY[name](tmp_path / f"{name}.onnx"))))
+        looker = detector_loader.load(config.DetectorConfig(model=str(TINY[name](tmp_path / f"{name}.onnx"))))
         assert isinstance(looker, NetworkDetector)
         assert looker.shape_step == 0
         seen: list[tuple[int, int]] = []
@@ -256,7 +256,7 @@ def test_a_network_of_fixed_shape_says_so_and_works_as_ever(tmp_path: Path) -> N
 def test_a_network_that_only_says_that_its_shape_is_free_is_kept_in_its_usual_one(tmp_path: Path) -> None:
     """Exporters leave sides open that the graph has nailed down; a trial in a second shape tells."""
     path = tiny.loosened(tiny.yolo(tmp_path / "n.onnx", THINGS, ["person", "car"]), side=tiny.SIDE)
-    looker = detector.load(config.DetectorConfig(model=str(path)))
+    looker = detector_loader.load(config.DetectorConfig(model=str(path)))
     assert isinstance(looker, NetworkDetector)
     assert looker.shape_step == 0
     assert len(looker.detect([np.full((80, 90, 3), 255, np.uint8)])[0]) == len(THINGS)
@@ -291,7 +291,7 @@ def test_openvinos_integers_are_warned_of_where_their_sums_saturate(monkeypatch:
     asked = config.DetectorConfig(backend="openvino", device="cpu", precision="int8")
     for sums in (True, False):
         monkeypatch.setattr(model_files, "cpu_sums_int8", lambda sums=sums: sums)
-        assert ("set detector.backend to onnx" in detector.load(asked).warning) != sums
+        assert ("set detector.backend to onnx" in detector_loader.load(asked).warning) != sums
 
 
 def test_cut_outs_of_any_size_are_enlarged_where_whole_frames_are_wanted() -> None:
@@ -303,7 +303,7 @@ def test_cut_outs_of_any_size_are_enlarged_where_whole_frames_are_wanted() -> No
 
 
 def own() -> NetworkDetector:
-    looker = detector.load(config.DetectorConfig())
+    looker = detector_loader.load(config.DetectorConfig())
     assert isinstance(looker, NetworkDetector)
     return looker
 
@@ -324,7 +324,7 @@ def test_doubled_boxes_are_seen_once(tmp_path: Path) -> None:
     twice = [Thing((16, 16, 80, 112), 0.9, 0), Thing((18, 16, 82, 112), 0.8, 0)]
     red = np.full((tiny.SIDE, tiny.SIDE, 3), 255, np.uint8)
     for path in (tiny.yolox(tmp_path / "x.onnx", twice), tiny.detr(tmp_path / "d.onnx", twice)):
-        assert len(detector.load(config.DetectorConfig(model=str(path))).detect([red])[0]) == 1
+        assert len(detector_loader.load(config.DetectorConfig(model=str(path))).detect([red])[0]) == 1
 
 
 @pytest.mark.shared
@@ -339,7 +339,7 @@ def test_every_network_of_the_reference_data_is_compared(shared_data: Path) -> N
 def test_agrees_with_the_reference_on_real_frames(name: str, shared_data: Path) -> None:
     reference = load_reference(shared_data)
     path = shared_data / "models" / FILES[name]
-    looker = detector.load(config.DetectorConfig(model=str(path), score_min=0.1))
+    looker = detector_loader.load(config.DetectorConfig(model=str(path), score_min=0.1))
     side = looker.preferred_size(64, 64)[0]
     theirs = {
         "yolox-nano": lambda: reference.YoloX(str(path), 1),
@@ -379,7 +379,7 @@ def test_another_runtime_sees_what_onnx_runtime_sees(
     """box: the least IoU, score: the largest difference, of 95 % of what is sure enough to be reported: of two boxes
     that doubled one object, rounding decides which is left."""
     path = name if name in OWN else str(shared_data / "models" / FILES[name])
-    usual, other = (detector.load(asked(each, path, score_min=0.05)) for each in ("onnx", way))
+    usual, other = (detector_loader.load(asked(each, path, score_min=0.05)) for each in ("onnx", way))
     alike, apart = [], []
     for frame in pets_frames(shared_data):
         wanted, found = usual.detect([frame])[0], other.detect([frame])[0]
@@ -395,7 +395,7 @@ def test_another_runtime_sees_what_onnx_runtime_sees(
 
 
 def test_openvino_is_told_of_the_shapes_of_whole_frames_and_takes_every_other(tmp_path: Path) -> None:
-    looker = detector.load(asked("openvino", "vedette-nano"))
+    looker = detector_loader.load(asked("openvino", "vedette-nano"))
     assert isinstance(looker, NetworkDetector)
     runtime: Any = looker.runtime
     assert runtime._compiled == {}
@@ -429,7 +429,7 @@ def test_what_openvino_does_not_find_here_is_refused_with_the_cure(settings: dic
     ):
         pytest.skip("this processor multiplies fp16")
     with pytest.raises(ModelError, match=re.escape(words)):
-        detector.load(config.DetectorConfig.model_validate({"backend": "openvino", **settings}))
+        detector_loader.load(config.DetectorConfig.model_validate({"backend": "openvino", **settings}))
 
 
 def test_what_openvino_compiles_for_a_gpu_is_kept_where_engines_are(
@@ -443,7 +443,9 @@ def test_what_openvino_compiles_for_a_gpu_is_kept_where_engines_are(
     monkeypatch.setattr(runtime.OpenvinoRuntime, "_compile_any_shape", lambda self: asked.append(self._options))
     for device in ("gpu", "npu", "cpu"):
         with contextlib.suppress(ModelError):  # there is none here to compile with
-            detector.load(config.DetectorConfig.model_validate({"backend": "openvino", "device": device, "threads": 3}))
+            detector_loader.load(
+                config.DetectorConfig.model_validate({"backend": "openvino", "device": device, "threads": 3})
+            )
     gpu, npu, cpu = asked
     usual = {"INFERENCE_PRECISION_HINT": "f16", "PERFORMANCE_HINT": "LATENCY", "CACHE_DIR": str(tmp_path / "openvino")}
     assert gpu == {**usual, "NUM_STREAMS": 1}
@@ -455,12 +457,12 @@ def test_what_openvino_compiles_for_a_gpu_is_kept_where_engines_are(
 
 def test_a_device_of_openvino_is_not_asked_of_another_backend() -> None:
     with pytest.raises(ModelError, match=r"set detector\.backend to openvino"):
-        detector.load(config.DetectorConfig(device="npu"))
+        detector_loader.load(config.DetectorConfig(device="npu"))
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"gone\.onnx: no such model file"):
-        detector.load(config.DetectorConfig(model=str(tmp_path / "gone.onnx")))
+        detector_loader.load(config.DetectorConfig(model=str(tmp_path / "gone.onnx")))
 
 
 @pytest.mark.parametrize(("way", "words"), [("onnx", "not a usable ONNX file"), ("openvino", "cannot run it on CPU")])
@@ -469,7 +471,7 @@ def test_garbage_is_refused_in_one_sentence(content: bytes, way: str, words: str
     path = tmp_path / "garbage.onnx"
     path.write_bytes(content)
     with pytest.raises(ModelError, match=rf"garbage\.onnx: .*{words}") as caught:
-        detector.load(asked(way, str(path)))
+        detector_loader.load(asked(way, str(path)))
     assert "\n" not in str(caught.value)
 
 
@@ -479,7 +481,7 @@ def test_a_truncated_network_is_refused(tmp_path: Path) -> None:
     for share in (0.1, 0.5, 0.9, 0.99):
         path.write_bytes(whole[: int(len(whole) * share)])
         with pytest.raises(ModelError):
-            detector.load(config.DetectorConfig(model=str(path)))
+            detector_loader.load(config.DetectorConfig(model=str(path)))
 
 
 @pytest.mark.parametrize("shapes", [[(1, 2704, 80), (1, 2704, 32)], [(1, 85, 5, 5)], [(1, 10)] * 4], ids=str)
@@ -488,7 +490,7 @@ def test_a_network_of_an_unknown_layout_is_refused_with_what_was_seen(
 ) -> None:
     path = tiny.of_shapes(tmp_path / "segmenter.onnx", shapes)
     with pytest.raises(ModelError, match="unknown output layout") as caught:
-        detector.load(config.DetectorConfig(model=str(path)))
+        detector_loader.load(config.DetectorConfig(model=str(path)))
     message = str(caught.value)
     known = ("segmenter.onnx", "input [1, 3,", f"o0 {list(shapes[0])}", "known: YOLOX", "DETR family", "PicoDet")
     assert all(part in message for part in known)
@@ -498,7 +500,7 @@ def test_a_network_of_an_unknown_layout_is_refused_with_what_was_seen(
 def test_a_network_whose_output_is_no_tensor_is_refused(kind: str, tmp_path: Path) -> None:
     path = tiny.of_no_tensor(tmp_path / "listing.onnx", kind)
     with pytest.raises(ModelError, match=r"listing\.onnx: no detector: its output listed is a sequence or a map"):
-        detector.load(config.DetectorConfig(model=str(path)))
+        detector_loader.load(config.DetectorConfig(model=str(path)))
 
 
 def test_cuda_that_is_not_there_is_not_replaced_by_the_cpu_in_silence(tmp_path: Path) -> None:
@@ -506,13 +508,13 @@ def test_cuda_that_is_not_there_is_not_replaced_by_the_cpu_in_silence(tmp_path: 
     if "CUDAExecutionProvider" in ort.get_available_providers():
         pytest.skip("this machine's ONNX Runtime is built for CUDA: it may come up")
     with pytest.raises(ModelError, match="onnxruntime-gpu"):
-        detector.load(config.DetectorConfig(model=str(path), device="cuda"))
+        detector_loader.load(config.DetectorConfig(model=str(path), device="cuda"))
 
 
 def test_fp16_is_refused_where_it_would_be_ignored(tmp_path: Path) -> None:
     path = tiny.yolox(tmp_path / "n.onnx", THINGS)
     with pytest.raises(ModelError, match=r"detector\.precision"):
-        detector.load(config.DetectorConfig(model=str(path), precision="fp16"))
+        detector_loader.load(config.DetectorConfig(model=str(path), precision="fp16"))
 
 
 @pytest.mark.parametrize(
@@ -534,33 +536,33 @@ def test_what_was_asked_for_and_is_not_there_is_refused_with_the_cure(settings: 
     if settings == {"device": "cuda"} and "CUDAExecutionProvider" in ort.get_available_providers():
         pytest.skip("this machine's ONNX Runtime is built for CUDA: it may come up")
     with pytest.raises(ModelError, match=re.escape(words)):
-        detector.load(config.DetectorConfig.model_validate(settings))
+        detector_loader.load(config.DetectorConfig.model_validate(settings))
 
 
 def test_the_cpu_stands_in_only_where_the_site_file_says_so_and_says_for_what() -> None:
     asked = config.DetectorConfig(backend="openvino", device="cuda", precision="bf16")
     with pytest.raises(ModelError):
-        detector.load(asked)
-    found = detector.load(asked.model_copy(update={"fallback": "cpu"}))
-    assert found.name == detector.load(config.DetectorConfig()).name
+        detector_loader.load(asked)
+    found = detector_loader.load(asked.model_copy(update={"fallback": "cpu"}))
+    assert found.name == detector_loader.load(config.DetectorConfig()).name
     reason = detector.fallback_reason(found)
     assert reason.startswith("detector.backend openvino on cuda did not come up, so vedette-nano@")
     assert reason.endswith("set detector.device to one"), "the cure"
     assert reason in found.warning
-    assert detector.fallback_reason(detector.load(config.DetectorConfig(fallback="cpu"))) == ""
+    assert detector.fallback_reason(detector_loader.load(config.DetectorConfig(fallback="cpu"))) == ""
     orin = config.DetectorConfig(backend="tensorrt", dla_core=0, fallback="cpu")
-    assert "tensorrt" in detector.fallback_reason(detector.load(orin))
+    assert "tensorrt" in detector.fallback_reason(detector_loader.load(orin))
 
 
 @pytest.mark.parametrize("settings", [{"model": "no-such-network", "device": "npu"}, {"precision": "fp16"}], ids=str)
 def test_nothing_stands_in_for_a_network_that_is_not_there_or_for_the_cpu(settings: dict[str, str]) -> None:
     with pytest.raises(ModelError, match=r"no-such-network|set detector\.precision to auto"):
-        detector.load(config.DetectorConfig.model_validate({**settings, "fallback": "cpu"}))
+        detector_loader.load(config.DetectorConfig.model_validate({**settings, "fallback": "cpu"}))
 
 
 @pytest.mark.parametrize("settings", [{"model": "builtin:hog"}, {"backend": "hog"}], ids=str)
 def test_hog_is_what_one_gets_who_asks_for_it_by_name(settings: dict[str, str]) -> None:
-    assert detector.load(config.DetectorConfig.model_validate(settings)).name == "builtin:hog"
+    assert detector_loader.load(config.DetectorConfig.model_validate(settings)).name == "builtin:hog"
 
 
 def test_without_a_driver_cuda_is_refused_before_it_is_tried(tmp_path: Path) -> None:
@@ -574,25 +576,29 @@ def test_tensorrt_within_onnx_runtime_is_refused_where_it_is_not(tmp_path: Path)
     with pytest.raises(
         ModelError, match=r"provider tensorrt runs on NVIDIA's GPUs alone: set detector\.device to cuda"
     ):
-        detector.load(config.DetectorConfig(provider="tensorrt"))
+        detector_loader.load(config.DetectorConfig(provider="tensorrt"))
 
 
 def test_a_backend_that_is_not_installed_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "appliance.detect.onnx_runtime", None)
     with pytest.raises(MissingDependency, match="pip install onnxruntime"):
-        detector.load(config.DetectorConfig())
+        detector_loader.load(config.DetectorConfig())
     monkeypatch.setitem(sys.modules, "appliance.detect.openvino_runtime", None)
     with pytest.raises(MissingDependency, match=r"pip install 'vedette\[openvino\]'"):
-        detector.load(config.DetectorConfig(backend="openvino"))
+        detector_loader.load(config.DetectorConfig(backend="openvino"))
 
 
 def test_classes_that_have_only_numbers_ask_for_labels(tmp_path: Path) -> None:
     path = tiny.yolo(tmp_path / "n.onnx", THINGS, ["0", "1", "2"])
     with pytest.raises(ModelError, match=r"numbers for names \(0, 1, 2\).*set detector\.labels"):
-        detector.load(config.DetectorConfig(model=str(path)))
+        detector_loader.load(config.DetectorConfig(model=str(path)))
     labels = tmp_path / "labels.txt"
     labels.write_text("cat\ndog\nperson\n")
-    assert detector.load(config.DetectorConfig(model=str(path), labels=labels)).labels == ("cat", "dog", "person")
+    assert detector_loader.load(config.DetectorConfig(model=str(path), labels=labels)).labels == (
+        "cat",
+        "dog",
+        "person",
+    )
 
 
 def noise(width: int, height: int, seed: int = 0) -> NDArray[np.uint8]:

@@ -20,7 +20,7 @@ from pydantic import SecretStr
 from appliance import wire
 from appliance.base.clock import SystemClock
 from appliance.base.errors import DetectorError, EngineError, EngineUnavailable
-from appliance.detect import detector
+from appliance.detect import detector_loader
 from cloud_worker import redetect
 from cloud_worker.commands import build_engine
 from cloud_worker.config import OpenAiEngine, RedetectEngine
@@ -236,7 +236,7 @@ def test_on_real_footage_a_person_is_found_again_and_an_empty_place_rejected(mod
     frames = [capture.read()[1] for _ in range(121)][::40]
     pictures = [cv2.imencode(".jpg", frame)[1].tobytes() for frame in frames]
     # Where someone walks is read off each frame by the network; the lawn at the right is empty in all of them.
-    finder = detector.load(RedetectEngine(kind="redetect", model=str(FEMTO), score_min=0.5))
+    finder = detector_loader.load(RedetectEngine(kind="redetect", model=str(FEMTO), score_min=0.5))
     walkers = [tuple(found.boxes[0].tolist()) for found in finder.detect(frames)]
     claims = [
         EvidenceFile(ref_of(data, float(n), "frame", box), data)

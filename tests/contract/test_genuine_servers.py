@@ -18,7 +18,7 @@ from pydantic import SecretStr
 from appliance import wire
 from appliance.base.clock import SystemClock
 from appliance.base.errors import EngineError, EngineUnavailable, UsageError
-from appliance.demo.demo_config import VlmServer, probe_vlm
+from appliance.demo.demo_vlm import VlmServer, probe_vlm
 from cloud_worker.config import OpenAiEngine
 from cloud_worker.evidence import IN_PROCESS, EvidenceFile
 from cloud_worker.judge import Judge, JudgeCase

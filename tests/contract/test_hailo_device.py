@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from appliance.base.clock import ManualClock
 from appliance.base.config_model import DetectorConfig, HailoConfig
 from appliance.base.errors import DetectorError, ModelError
-from appliance.detect import detector, hailo_helper
+from appliance.detect import detector_loader, hailo_child
 from appliance.detect.hailo_runtime import HailoRuntime
 from appliance.detect.network_detector import NetworkDetector
 from appliance.detect.network_runtime import RUN_S_MAX
@@ -72,7 +72,7 @@ def test_boxes_colours_and_scores_come_out_as_the_network_means_them(
     made: dict[str, object], frame: NDArray[np.uint8], device: FakeDevice, tmp_path: Path
 ) -> None:
     path = hailo_files.nms(tmp_path / "yard.hef", THINGS, **made)  # type: ignore[arg-type]
-    looker = detector.load(DetectorConfig.model_validate(device.settings(path, score_min=0.2)))
+    looker = detector_loader.load(DetectorConfig.model_validate(device.settings(path, score_min=0.2)))
     assert isinstance(looker, NetworkDetector)
     found, half = looker.detect([frame, frame // 2])
     np.testing.assert_allclose(found.boxes, [np.array(thing.box) / tiny.SIDE for thing in THINGS], atol=1e-5)
@@ -205,7 +205,7 @@ def test_nms_on_the_chip_keeps_its_own_threshold(device: FakeDevice, tmp_path: P
     path = hailo_files.nms(tmp_path / "yard.hef", THINGS)
     text = path.read_bytes().replace(b'{"input"', b'{"nms_on_chip": true, "input"')
     path.write_bytes(text)
-    looker = detector.load(DetectorConfig.model_validate(device.settings(path, score_min=0.5)))
+    looker = detector_loader.load(DetectorConfig.model_validate(device.settings(path, score_min=0.5)))
     assert looker.detect([red()])[0].class_ids.tolist() == [0, 1]
 
 
@@ -225,17 +225,17 @@ def test_a_device_that_does_not_come_up_is_refused_with_the_cure(
     device.set(**state)
     path = hailo_files.nms(tmp_path / "yard.hef", THINGS)
     with pytest.raises(ModelError, match=re.escape(words)) as caught:
-        detector.load(DetectorConfig.model_validate(device.settings(path)))
+        detector_loader.load(DetectorConfig.model_validate(device.settings(path)))
     assert "\n" not in str(caught.value)
     assert "yard.hef: detector.backend hailo: " in str(caught.value)
 
 
 def test_the_version_of_a_loaded_driver_is_read_from_the_kernel(tmp_path: Path) -> None:
-    assert hailo_helper.driver_version(tmp_path) == ""
+    assert hailo_child.driver_version(tmp_path) == ""
     (tmp_path / "hailo_pci").mkdir()
-    assert hailo_helper.driver_version(tmp_path) == "?"
+    assert hailo_child.driver_version(tmp_path) == "?"
     (tmp_path / "hailo_pci" / "version").write_text("4.23.0\n")
-    assert hailo_helper.driver_version(tmp_path) == "4.23.0"
+    assert hailo_child.driver_version(tmp_path) == "4.23.0"
 
 
 def test_the_fake_has_the_signatures_of_hailo_platform_and_the_helper_asks_for_nothing_else() -> None:
@@ -247,7 +247,7 @@ def test_the_fake_has_the_signatures_of_hailo_platform_and_the_helper_asks_for_n
         assert listed[name] == arguments, name
         seen += 1
     assert seen > 40
-    helper = ast.parse(Path(hailo_helper.__file__).read_text())
+    helper = ast.parse(Path(hailo_child.__file__).read_text())
     used = {node.attr for node in ast.walk(helper) if isinstance(node, ast.Attribute)}
     known = {name.rpartition(".")[2] for name in listed}
     assert {

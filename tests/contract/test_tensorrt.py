@@ -21,7 +21,7 @@ from fake_nvidia import VERSIONS, FakeGpu
 from appliance.base.clock import ManualClock
 from appliance.base.config_model import DetectorConfig
 from appliance.base.errors import DetectorError, MissingDependency, ModelError
-from appliance.detect import detector, model_files, tensorrt_engine
+from appliance.detect import detector, detector_loader, model_files, tensorrt_engine
 from appliance.detect.letterbox import GpuFrame, PixelRange, Placement
 from appliance.detect.network_detector import NetworkDetector
 from appliance.detect.onnx_header import OnnxHeader, read_header
@@ -149,7 +149,7 @@ def test_our_networks_are_built_on_every_version(
         model = str(make_variant(own, tmp_path / "int8.onnx", "tensorrt", frames))
     monkeypatch.setenv("VEDETTE_ENGINES", str(tmp_path / "engines"))
     fake_nvidia.install(monkeypatch, version)
-    looker = detector.load(DetectorConfig(model=model, backend="tensorrt"))
+    looker = detector_loader.load(DetectorConfig(model=model, backend="tensorrt"))
     assert isinstance(looker, detector.Batching)
     (plan,) = plans(tmp_path)
     told = flags_of(plan)
@@ -164,7 +164,7 @@ def test_our_networks_are_built_on_every_version(
 
 
 def test_whole_frames_go_into_the_smallest_of_three_inputs(gpu: FakeGpu) -> None:
-    looker = detector.load(DetectorConfig(backend="tensorrt"))
+    looker = detector_loader.load(DetectorConfig(backend="tensorrt"))
     assert isinstance(looker, detector.Batching)
     sizes = [(1920, 1080), (768, 576), (600, 600), (300, 900)]
     assert [looker.input_size(*looker.preferred_size(*size)) for size in sizes] == [
@@ -183,12 +183,12 @@ def test_an_engine_is_built_once_and_kept(gpu: FakeGpu, network: Path, tmp_path:
 
 def test_a_detector_that_is_needed_later_has_its_engine_by_then(gpu: FakeGpu, network: Path) -> None:
     settings = DetectorConfig(model=str(network), backend="tensorrt")
-    detector.make_ready(settings)
+    detector_loader.make_ready(settings)
     assert (gpu.builds, gpu.blocks) == (1, {}), "built, and nothing of it is held"
-    detector.load(settings).close()
+    detector_loader.load(settings).close()
     assert gpu.builds == 1
     with pytest.raises(ModelError, match="no such model file"):
-        detector.make_ready(DetectorConfig(model="gone.onnx"))
+        detector_loader.make_ready(DetectorConfig(model="gone.onnx"))
 
 
 def test_another_version_precision_or_network_is_another_engine(
@@ -418,9 +418,9 @@ def test_an_input_of_another_type_is_refused(gpu: FakeGpu, network: Path) -> Non
 def test_a_dla_is_asked_for_by_name_and_refused_where_there_is_none(gpu: FakeGpu, tmp_path: Path) -> None:
     settings = DetectorConfig(backend="tensorrt", dla_core=1)
     with pytest.raises(ModelError, match=r"dla_core 1 was asked for, and there are 0 here.*from 11\.4\.1 on"):
-        detector.load(settings)
+        detector_loader.load(settings)
     gpu.dla_cores = 2
-    looker = detector.load(settings)
+    looker = detector_loader.load(settings)
     assert looker.name.endswith("+tensorrt-fp16-dla1")
     told = flags_of(plans(tmp_path)[0])
     assert (told["flags"], told["dla"]) == (["FP16", "GPU_FALLBACK"], 1)
@@ -492,7 +492,7 @@ def test_a_version_that_is_too_old_and_a_module_without_libraries_are_named(monk
 def test_on_the_cpu_tensorrt_is_refused() -> None:
     assert DetectorConfig(backend="tensorrt").device == "cuda", "it has one device"
     with pytest.raises(ModelError, match=r"set detector\.device to cuda, not cpu"):
-        detector.load(DetectorConfig(backend="tensorrt", device="cpu"))
+        detector_loader.load(DetectorConfig(backend="tensorrt", device="cpu"))
 
 
 def on_gpu(gpu: FakeGpu, planes: Any) -> GpuFrame:
@@ -504,7 +504,7 @@ def on_gpu(gpu: FakeGpu, planes: Any) -> GpuFrame:
 
 
 def test_a_frame_that_stays_on_the_gpu_is_seen_as_on_the_host(gpu: FakeGpu) -> None:
-    looker = detector.load(DetectorConfig(backend="tensorrt"))
+    looker = detector_loader.load(DetectorConfig(backend="tensorrt"))
     assert isinstance(looker, NetworkDetector)
     with av.open(str(CLIP)) as clip:
         frame = next(each for n, each in enumerate(clip.decode(video=0)) if n == 300)
@@ -540,7 +540,7 @@ def test_a_frame_that_stays_on_the_gpu_is_seen_as_on_the_host(gpu: FakeGpu) -> N
 def test_a_kernel_that_fails_is_a_sentence(
     fails: dict[str, int], error: type[Exception], words: str, gpu: FakeGpu, network: Path
 ) -> None:
-    looker = detector.load(DetectorConfig(model=str(network), backend="tensorrt"))
+    looker = detector_loader.load(DetectorConfig(model=str(network), backend="tensorrt"))
     assert isinstance(looker, NetworkDetector)
     gpu.fails = fails
     with pytest.raises(error, match=words):
@@ -548,7 +548,7 @@ def test_a_kernel_that_fails_is_a_sentence(
 
 
 def test_frames_on_the_gpu_need_tensorrt() -> None:
-    looker = detector.load(DetectorConfig())
+    looker = detector_loader.load(DetectorConfig())
     assert isinstance(looker, NetworkDetector)
     with pytest.raises(DetectorError, match=r"need detector\.backend tensorrt"):
         looker.detect_on_gpu([GpuFrame(1, 8, 1, 8, 8, 8)])

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from appliance.base.box_arrays import iou_matrix, take_best
 from appliance.detect.detector import ObjectDetector
 from appliance.media.frames import FrameConverter
-from appliance.replay.condition_spec import ConditionSet
+from appliance.replay.footage_conditions import ConditionSet
 from appliance.replay.frame_transform import FrameTransform
 from appliance.scenario.ground_truth import read_mot
 

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from appliance import config
 from appliance.base.errors import ModelError
-from appliance.detect import detector
+from appliance.detect import detector_loader
 from appliance.detect.detector import ObjectDetector
 from appliance.media.frames import FrameConverter
 from appliance.scenario.metrics import LabelledBoxes, average_precision, clear_mot, hota_figures
@@ -61,7 +61,7 @@ def load_detector(data: Path, model: str, score_min: float) -> ObjectDetector:
     backend, _, precision = runtime.partition("-")
     asked = {"backend": backend, "precision": precision} if runtime else {}
     path = str(data / "models" / model) if model.endswith(".onnx") else model
-    return detector.load(config.DetectorConfig.model_validate({"model": path, "score_min": score_min, **asked}))
+    return detector_loader.load(config.DetectorConfig.model_validate({"model": path, "score_min": score_min, **asked}))
 
 
 def detections_of(

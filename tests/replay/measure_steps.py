@@ -26,7 +26,7 @@ from appliance import wire
 from appliance.base.clock import SystemClock
 from appliance.base.config_model import DetectorConfig
 from appliance.config import SiteConfig
-from appliance.detect import detector
+from appliance.detect import detector_loader
 from appliance.replay.replay_routing import EscalationImages, FrameHistory, replay_escalation
 from appliance.router.escalation_planner import build_escalation
 from appliance.types import Alert, Event, EvidenceStep
@@ -129,7 +129,7 @@ def measure(clip: Path, config: SiteConfig, camera: str, engine: Engine) -> dict
 
     FrameHistory.images = pictures  # type: ignore[method-assign, assignment]
     try:
-        result = replay(clip, config.for_decisions(), camera, detector.load(config.detector))
+        result = replay(clip, config.for_decisions(), camera, detector_loader.load(config.detector))
     finally:
         FrameHistory.images = cut  # type: ignore[method-assign]
     return figures(bench.asked, result.end.footage_bytes, result.end.t)

@@ -37,9 +37,9 @@ from appliance.lab.export_command import (
 from appliance.lab.export_folder import ExportReport
 from appliance.router.router_maintenance import SILENT_RULE
 from appliance.store.alerts import AlertStore
-from appliance.store.archive import StorageArchive
 from appliance.store.reviews import ReviewStore
 from appliance.store.silent_frames import SilentFrameStore
+from appliance.store.storage_reader import StorageArchive
 from models.train import dataset
 from tests.support import small_disk as mounted
 from tests.support.gate_site import FIRST, THIRD, config_of, live

@@ -22,9 +22,9 @@ WHY = "the network hardly knows postmen"
 CONFTEST = """
 from tests.support.block_footage import BrightBlock
 
-from appliance.detect import detector
+from appliance.detect import detector_loader
 
-detector.load = lambda settings: BrightBlock()
+detector_loader.load = lambda settings: BrightBlock()
 """
 
 

@@ -12,9 +12,9 @@ import pytest
 from appliance import config
 from appliance.analysis.decode_session import TUNING
 from appliance.base.config_model import DetectorConfig
-from appliance.detect import detector
-from appliance.replay.condition_spec import ConditionSet
+from appliance.detect import detector_loader
 from appliance.replay.footage import ClipReader
+from appliance.replay.footage_conditions import ConditionSet
 from appliance.replay.frame_transform import frame_transform_of
 from appliance.replay.replay_result import read_log
 from appliance.track.tracker import Tracker
@@ -33,7 +33,7 @@ def looks(tmp_path_factory: pytest.TempPathFactory) -> list[FrameBoxes]:
     """What a replay says of fixtures/family/ir_rain.mp4: dusk, at 4 s infrared, at 5.5 s rain, then a person."""
     scenario, log = loaded("ir_rain"), io.BytesIO()
     part = scenario.parts[0]
-    replay(part.clip, scenario.config, part.camera, Once(detector.load(DetectorConfig())), log)
+    replay(part.clip, scenario.config, part.camera, Once(detector_loader.load(DetectorConfig())), log)
     path = tmp_path_factory.mktemp("ir_rain") / "log.jsonl"
     path.write_bytes(log.getvalue())
     return [line for line in read_log(path).lines if isinstance(line, FrameBoxes)]

@@ -16,7 +16,7 @@ import pytest
 
 from appliance.base.errors import ModelError
 from appliance.config import DetectorConfig
-from appliance.detect import detector, model_files
+from appliance.detect import detector_loader, model_files
 from appliance.detect.network_detector import NetworkDetector
 from models import shapes
 from models.evaluation import cost
@@ -33,14 +33,14 @@ OPERATORS = {"Conv", "Relu", "Concat", "Resize", "MaxPool", "Reshape", "Slice", 
 
 @pytest.fixture(scope="module")
 def network() -> NetworkDetector:
-    found = detector.load(DetectorConfig())
+    found = detector_loader.load(DetectorConfig())
     assert isinstance(found, NetworkDetector)
     return found
 
 
 @pytest.fixture(scope="module")
 def sensitive_network() -> NetworkDetector:
-    found = detector.load(DetectorConfig(score_min=0.02))
+    found = detector_loader.load(DetectorConfig(score_min=0.02))
     assert isinstance(found, NetworkDetector)
     return found
 

@@ -6,7 +6,7 @@ import pytest
 
 from appliance.base.clock import ManualClock, SystemClock
 from appliance.base.config_model import DetectorConfig
-from appliance.detect import detector
+from appliance.detect import detector_loader
 from appliance.recheck.recheck_policy import judge_recheck
 from appliance.recheck.worker import RecheckWorker
 from appliance.router.calibration import UNTRAINED
@@ -24,7 +24,7 @@ def again(tmp_path_factory: pytest.TempPathFactory) -> RecheckWorker:
     db = Database(root / "vedette.db", ManualClock(T0))
     record(root, db, T0)
     db.close()
-    eye = detector.load(DetectorConfig(model="vedette-nano"))
+    eye = detector_loader.load(DetectorConfig(model="vedette-nano"))
     return RecheckWorker(root, lambda: eye, print, SystemClock())
 
 

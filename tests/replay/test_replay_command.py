@@ -11,7 +11,7 @@ import yaml
 
 from appliance.__main__ import main
 from appliance.base.config_model import DetectorConfig
-from appliance.detect import detector
+from appliance.detect import detector_loader
 from appliance.lab.replay_command import ReplaySelection, replay_targets, video_files
 from tests.support.block_footage import BrightBlock, block_clip, site
 
@@ -31,7 +31,7 @@ def vedette(
 ) -> Callable[..., tuple[int, str, str]]:
     """Runs `vedette replay` in a folder with one.yaml and two.yaml (cameras gate and yard); one detector for all."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(detector, "load", lambda settings: BrightBlock())
+    monkeypatch.setattr(detector_loader, "load", lambda settings: BrightBlock())
     plain = site().model_dump(mode="json", include={"cameras", "detector"}, exclude_none=True)
     (tmp_path / "one.yaml").write_text(yaml.safe_dump(plain))
     plain["cameras"]["yard"] = {"url": "file:x.mp4"}
@@ -59,7 +59,7 @@ def test_another_network_has_labels_and_precision_of_its_own(
     vedette: Vedette, footage: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded: list[DetectorConfig] = []
-    monkeypatch.setattr(detector, "load", lambda settings: loaded.append(settings) or BrightBlock())
+    monkeypatch.setattr(detector_loader, "load", lambda settings: loaded.append(settings) or BrightBlock())
     plain = yaml.safe_load((tmp_path / "one.yaml").read_text())
     plain["detector"] = {"model": "own.onnx", "labels": "own.txt", "head": "yolox", "precision": "fp32"}
     (tmp_path / "own.yaml").write_text(yaml.safe_dump(plain))

@@ -24,8 +24,8 @@ from appliance.lab.scenario import html_report
 from appliance.lab.scenario.html_report import cut_stills
 from appliance.lab.scenario.scenario_command import ReportTargets, scenario_command, total_figures
 from appliance.media.decoder import DecodedFrame
-from appliance.replay.condition_spec import NO_CONDITIONS, ConditionSet, describe_conditions
 from appliance.replay.footage import ClipSource, SourceItem
+from appliance.replay.footage_conditions import NO_CONDITIONS, ConditionSet, describe_conditions
 from appliance.replay.frame_transform import frame_transform_of
 from appliance.replay.replay_log_writer import LogHeader
 from appliance.replay.replay_plan import ReplayOptions, ReplayPlan, clip_input, with_conditions

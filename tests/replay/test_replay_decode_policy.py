@@ -12,8 +12,8 @@ from appliance.base.clock import ManualClock
 from appliance.config import SiteConfig
 from appliance.ingest.file_source import FileSource
 from appliance.ingest.recorder import RecordTarget, SegmentRecorder
-from appliance.replay.condition_spec import ConditionSet
 from appliance.replay.footage import RecordingSource, TimeSpan
+from appliance.replay.footage_conditions import ConditionSet
 from appliance.replay.replay_plan import ReplayInput, ReplayOptions, ReplayPlan, clip_input
 from appliance.replay.replay_result import ReplayResult
 from appliance.replay.replay_runner import play

@@ -6,7 +6,7 @@ import io
 from pathlib import Path
 
 from appliance.base.json_lines import decode_log
-from appliance.replay.condition_spec import ConditionSet
+from appliance.replay.footage_conditions import ConditionSet
 from appliance.replay.replay_result import read_log
 from appliance.types import HealthEvent
 from tests.support.block_footage import BrightBlock, site

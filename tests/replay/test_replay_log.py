@@ -24,7 +24,7 @@ import yaml
 from appliance.alerts.pipeline import Pipeline
 from appliance.base.json_lines import decode_log
 from appliance.config import AlertsConfig, SiteConfig
-from appliance.detect import detector
+from appliance.detect import detector_loader
 from appliance.replay.replay_result import ReplayResult
 from appliance.types import Alert, Box, Event, FrameBoxes, LogLine, StreamHeader, TrackedObject
 from tests.support.clip_replay import replay
@@ -74,7 +74,10 @@ def play(clip: Path, model: str, camera: dict[str, object]) -> Scene:
     config = SiteConfig.model_validate(site)
     log = io.BytesIO()
     return Scene(
-        clip, site, replay(clip, config.for_decisions(), "gate", detector.load(config.detector), log), log.getvalue()
+        clip,
+        site,
+        replay(clip, config.for_decisions(), "gate", detector_loader.load(config.detector), log),
+        log.getvalue(),
     )
 
 

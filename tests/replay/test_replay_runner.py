@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from appliance.analysis.keyframe_policy import DecodePolicy
+from appliance.analysis.decode_policy import DecodePolicy
 from appliance.base.clock import ManualClock
 from appliance.base.errors import SourceError
 from appliance.base.json_lines import decode_log

@@ -23,7 +23,7 @@ from appliance.base.clock import ManualClock, SystemClock
 from appliance.base.errors import UplinkError, UsageError
 from appliance.config import SiteConfig
 from appliance.core.core_settings import CoreStores
-from appliance.detect import detector
+from appliance.detect import detector_loader
 from appliance.evidence.evidence_maker import EvidenceMaker
 from appliance.lab.cassette_command import CassetteRecorder, cassette_from_store
 from appliance.lab.replay_command import ReplaySelection, replay_targets
@@ -265,7 +265,7 @@ Vedette = Callable[..., tuple[int, str, str]]
 def vedette(tmp_path: Path, clip: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Vedette:
     """Runs the command in a folder with site.yaml (no uplink) and visits.mp4."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(detector, "load", lambda settings: BrightBlock())
+    monkeypatch.setattr(detector_loader, "load", lambda settings: BrightBlock())
     plain = asking().model_dump(mode="json", include={"cameras", "detector"}, exclude_none=True)
     (tmp_path / "site.yaml").write_text(yaml.safe_dump({**plain, "escalation": {"first": "frames"}}))
     (tmp_path / "visits.mp4").write_bytes(clip.read_bytes())

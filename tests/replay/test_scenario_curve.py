@@ -17,17 +17,10 @@ from appliance import wire
 from appliance.__main__ import main
 from appliance.base.clock import SystemClock
 from appliance.base.errors import UsageError
-from appliance.lab.curve_command import (
-    CurveOptions,
-    as_json,
-    bar_sentence,
-    comparison_sentence,
-    curve_command,
-    curve_page,
-    reading_notes,
-)
+from appliance.lab.curve_command import CurveOptions, as_json, curve_command
 from appliance.lab.curve_footage import ReplayedFootage, _message_bytes, replay_footage
-from appliance.lab.curve_report import CurveReport, measure_curves
+from appliance.lab.curve_measurement import CurveReport, measure_curves
+from appliance.lab.curve_report import bar_sentence, comparison_sentence, curve_page, reading_notes
 from appliance.scenario import scenario_loader
 from appliance.scenario.scenario_runner import DetectorCache, run_scenario
 from appliance.types import Detections

@@ -11,7 +11,7 @@ import pytest
 
 from appliance import config
 from appliance.base.config_model import DetectorConfig
-from appliance.detect import detector as detectors
+from appliance.detect import detector_loader
 from appliance.replay.recording_tasks import SCENARIOS_TASK, ScenariosTask
 from appliance.scenario import sandboxed_jobs
 from appliance.scenario.scenario_runner import DetectorCache
@@ -59,7 +59,7 @@ def test_another_network_runs_with_its_own_labels(tmp_path: Path, monkeypatch: p
     """The scenario's network has classes of its own, and so has the one that is tried."""
     loaded: list[DetectorConfig] = []
     monkeypatch.setattr(os, "nice", lambda by: 0)
-    monkeypatch.setattr(detectors, "load", lambda settings: loaded.append(settings) or BrightBlock())
+    monkeypatch.setattr(detector_loader, "load", lambda settings: loaded.append(settings) or BrightBlock())
     block_clip(tmp_path / "visit.mp4", 2, lambda t: None)
     own = {"model": "own.onnx", "labels": "own.txt", "head": "yolox", "precision": "fp32"}
     file = str(write(tmp_path, {**SCENE, "detector": own}, "own"))

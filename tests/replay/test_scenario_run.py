@@ -360,9 +360,9 @@ def test_one_wrong_file_stops_everything_before_anything_is_run(
 CONFTEST = """
 from tests.support.block_footage import BrightBlock
 
-from appliance.detect import detector
+from appliance.detect import detector_loader
 
-detector.load = lambda settings: BrightBlock()
+detector_loader.load = lambda settings: BrightBlock()
 """
 
 

@@ -17,7 +17,7 @@ from appliance.analysis.camera_analysis import CameraAnalysis
 from appliance.base.config_model import DetectorConfig
 from appliance.base.json_lines import encode_ingest
 from appliance.config import DetectConfig
-from appliance.detect import detector
+from appliance.detect import detector_loader
 from appliance.ingest.file_source import FileSource
 from appliance.media.decoder import DecodedFrame, Decoder
 from appliance.track.tracker import Tracker
@@ -43,7 +43,7 @@ class WorkCounts:
 
 def count_work(clip: Path, latency: str) -> WorkCounts:
     counts = WorkCounts()
-    network = detector.load(DetectorConfig(model="vedette-nano", backend="onnx"))
+    network = detector_loader.load(DetectorConfig(model="vedette-nano", backend="onnx"))
     settings = DetectConfig.model_validate({"latency": latency})
     analysis = CameraAnalysis(clip.stem, network, Tracker, settings)
     source = FileSource(clip.stem, f"file:{clip}")

@@ -11,9 +11,9 @@ from typing import Any
 
 from appliance.base.config_model import DetectorConfig
 from appliance.base.errors import DetectorError, ModelError, SourceError
+from appliance.canary.candidate_comparison import Judgement
+from appliance.canary.candidate_trial import LIMITS, STILL_S_MAX, WALL_S_MAX, CameraFootage, CandidateTrial, TrialPlan
 from appliance.canary.frame_survey import FootageFile
-from appliance.canary.judge import Judgement
-from appliance.canary.trial import LIMITS, STILL_S_MAX, WALL_S_MAX, CameraFootage, CandidateTrial, TrialPlan
 from appliance.sandbox.sandbox import Sandbox, SandboxFolders
 from tests.support.candidate_networks import OWN, Candidate
 from tests.support.waiting import until

@@ -7,7 +7,7 @@ from pathlib import Path
 from appliance.base.clock import Clock, SystemClock
 from appliance.config import DecisionConfig
 from appliance.detect.detector import ObjectDetector
-from appliance.replay.condition_spec import NO_CONDITIONS, ConditionSet
+from appliance.replay.footage_conditions import NO_CONDITIONS, ConditionSet
 from appliance.replay.replay_log_writer import LogSink
 from appliance.replay.replay_plan import (
     ReplayOptions,
@@ -21,7 +21,7 @@ from appliance.replay.replay_plan import (
 from appliance.replay.replay_result import ReplayResult
 from appliance.replay.replay_runner import play
 from appliance.replay.verdict_source import VerdictSource
-from appliance.rules.schedule import LocalTime
+from appliance.rules.weekly_hours import LocalTime
 
 
 def replay(

@@ -14,7 +14,7 @@ from typing import Any, cast
 import av
 
 from appliance.config import DecodeConfig
-from appliance.ingest.decode_hardware import HardwareDecoders
+from appliance.ingest.hardware_decoders import HardwareDecoders
 from appliance.media.hardware_codec import DecodeWay, HardwareCodec, Libav, LibavCodec, ways
 from appliance.media.hardware_probe import ProbedHardware
 from appliance.media.source import StreamInfo

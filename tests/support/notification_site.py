@@ -16,7 +16,7 @@ from appliance.notify.delivery import NotifierDeps, TargetStatus
 from appliance.notify.message import MessageBuilder
 from appliance.notify.notice_policy import NoticePlanner, Recipient, SystemStatus
 from appliance.notify.notifier import Notifier
-from appliance.rules.schedule import armed_at
+from appliance.rules.weekly_hours import armed_at
 from appliance.store.alerts import AlertStore
 from appliance.store.database import Database
 from appliance.store.health_events import HealthEventStore

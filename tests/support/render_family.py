@@ -14,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 from appliance.base.config_model import DetectorConfig, Precision
-from appliance.detect import detector
+from appliance.detect import detector_loader
 from appliance.detect.detector import ObjectDetector, VariableInput
 from appliance.lab import replay_diff_command
 from appliance.replay import replay_runner
@@ -79,7 +79,7 @@ class Once:
 
 def our_eye(precision: Precision = "auto") -> Once:
     """Return the bundled network; `int8` is what `auto` takes on most CPUs, once it has measured."""
-    return Once(detector.load(DetectorConfig(precision=precision)))
+    return Once(detector_loader.load(DetectorConfig(precision=precision)))
 
 
 class Less:

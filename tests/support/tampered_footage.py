@@ -16,8 +16,8 @@ from appliance import config
 from appliance.health.tamper_detector import TamperDetector
 from appliance.media.decoder import DecodedFrame
 from appliance.media.frames import FrameConverter
-from appliance.replay.condition_spec import ConditionSet
 from appliance.replay.footage import ClipReader
+from appliance.replay.footage_conditions import ConditionSet
 from appliance.replay.frame_transform import frame_transform_of
 from appliance.types import HealthEvent
 

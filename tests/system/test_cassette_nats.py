@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from appliance.__main__ import main
-from appliance.detect import detector
+from appliance.detect import detector_loader
 from tests.servers.nats import NatsServer
 from tests.servers.openai_stub import KEY, MODEL, OpenAiStub, openai_stub
 from tests.servers.worker import WorkerProcess
@@ -30,7 +30,7 @@ def broker(one_broker: NatsServer) -> NatsServer:
 def footage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a clip of two visits and a site file without an uplink; the working directory."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(detector, "load", lambda settings: BrightBlock())
+    monkeypatch.setattr(detector_loader, "load", lambda settings: BrightBlock())
     visits(tmp_path / "visits.mp4")
     plain = asking().model_dump(mode="json", include={"cameras", "detector"}, exclude_none=True)
     (tmp_path / "site.yaml").write_text(yaml.safe_dump(plain))

@@ -20,7 +20,7 @@ from appliance.config import SiteConfig
 from appliance.inference import inference_worker
 from appliance.ingest import process
 from appliance.ingest.camera_detectors import NetworkTable
-from appliance.ingest.channel import IngestChannel
+from appliance.ingest.core_channel import IngestChannel
 from appliance.types import Detections, HealthEvent
 from tests.servers.appliance_process import ApplianceProcess
 from tests.servers.red_camera import one

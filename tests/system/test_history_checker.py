@@ -28,7 +28,7 @@ from appliance.store import outbox_queue
 from appliance.store.alerts import AlertStore
 from appliance.store.escalations import EscalationStore
 from appliance.store.outbox import Outbox
-from appliance.uplink import outbox_upkeep
+from appliance.uplink import outbox_limits
 from appliance.uplink.jetstream_publisher import JetStreamPublisher
 from appliance.uplink.verdict_consumer import VerdictConsumer
 from benchmarks.chaos.checker import Finding, Promises, check
@@ -90,7 +90,7 @@ class Run:
         self.site = Site(folder, broker.url, name=f"site-{next(_names)}", ttl_s={"low": TTL_S})
         with self.site.db.transaction() as connection:
             watch_site(connection)
-        patch.setattr(outbox_upkeep, "EXPIRE_EVERY_S", 0.2)
+        patch.setattr(outbox_limits, "EXPIRE_EVERY_S", 0.2)
         patch.setattr(nats_link, "ACK_WAIT_S", 0.5)
         self._refuses, self._refused = True, False
         self._loses = True

@@ -19,7 +19,7 @@ from appliance.store.outbox import Outbox
 from appliance.store.outbox_queue import OutboxQueue
 from appliance.store.verdict_stats import engine_work_since
 from appliance.uplink.local_judge import LocalJudge, LocalJudgeSources
-from appliance.uplink.outbox_upkeep import OutboxQuota, OutboxUpkeep
+from appliance.uplink.outbox_limits import OutboxQuota, OutboxUpkeep
 from appliance.wire import BY_APPLIANCE, Escalation, traceparent_of
 from cloud_worker.config import OpenAiEngine
 from cloud_worker.openai_vlm import OpenAiVlm

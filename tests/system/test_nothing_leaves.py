@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from appliance.__main__ import commands
-from appliance.base.child_modules import JOB_FUNCTIONS, MEDIA_FUNCTIONS, SANDBOX
+from appliance.base.child_processes import JOB_FUNCTIONS, MEDIA_FUNCTIONS, SANDBOX
 from cloud_worker.__main__ import _parser as worker_parser
 from tests.servers import network_stories, watched_network
 from tests.servers.nats import find_nats_servers

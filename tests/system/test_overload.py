@@ -14,7 +14,7 @@ from appliance.base.clock import SystemClock
 from appliance.base.json_lines import decode_ingest
 from appliance.config import SiteConfig
 from appliance.ingest.camera_detectors import NetworkTable
-from appliance.ingest.channel import IngestChannel
+from appliance.ingest.core_channel import IngestChannel
 from appliance.ingest.process import IngestProcess
 from appliance.types import CameraMeter, Detections, HealthEvent, IngestMessage
 from tests.support.scripted_sources import CountingTracker, clip

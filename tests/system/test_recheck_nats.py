@@ -13,7 +13,7 @@ from appliance.base.config_model import DetectorConfig
 from appliance.base.threads import Service, ServiceGroup
 from appliance.config import SiteConfig
 from appliance.dashboard.schemas import AlertFull
-from appliance.detect import detector
+from appliance.detect import detector_loader
 from appliance.recheck.recheck_policy import ApplianceStatus, CloudStatus
 from appliance.recheck.service import RecheckService, StatusSources
 from appliance.recheck.worker import RecheckWorker
@@ -36,7 +36,7 @@ CONFIG = SiteConfig.model_validate({"cameras": {"gate": {"url": "rtsp://127.0.0.
 @contextmanager
 def rechecks(here: Site) -> Iterator[None]:
     """The appliance's side, in threads of its own, with its detector."""
-    eye = detector.load(DetectorConfig(model="vedette-nano"))
+    eye = detector_loader.load(DetectorConfig(model="vedette-nano"))
 
     def cloud() -> CloudStatus:
         link = here.service.link

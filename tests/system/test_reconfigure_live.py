@@ -20,7 +20,7 @@ from appliance.base.errors import ConfigError, MissingDependency, UsageError
 from appliance.base.threads import ServiceGroup
 from appliance.config import DetectorConfig
 from appliance.core.app import Appliance, build, recover, start
-from appliance.detect.detector import locate
+from appliance.detect.detector_loader import locate
 from appliance.media.segment_reader import recover_segment
 from appliance.settings.site_editor import SiteFileChanged
 from appliance.settings.yaml_edit import SiteChange

@@ -41,7 +41,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     ),
     "fastapi": ("appliance.dashboard", "appliance.web"),
     "h11": ("appliance.web.server",),
-    "hailo_platform": ("appliance.detect.hailo_helper",),
+    "hailo_platform": ("appliance.detect.hailo_child",),
     "httpx": (
         "appliance.bundle", "appliance.notify.http_sender",
         "appliance.onvif.soap_client", "cloud_worker.openai_vlm",
@@ -51,7 +51,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "markupsafe": ("appliance.dashboard.savings_page", "appliance.web"),
     "nats": ("appliance.broker", "appliance.uplink", "cloud_worker"),
     "numpy": ("appliance.base.box_arrays", "appliance.cli", "appliance.replay", "appliance.scenario",
-        "appliance.analysis", "appliance.canary.judge",
+        "appliance.analysis", "appliance.canary.candidate_comparison",
         "appliance.canary.shadow_child", "appliance.detect", "appliance.health",
         "appliance.inference", "appliance.lab", "appliance.media", "appliance.recheck",
         "appliance.router",

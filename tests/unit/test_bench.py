@@ -16,7 +16,7 @@ from appliance.__main__ import main
 from appliance.base.clock import ManualClock
 from appliance.base.config_model import DetectorConfig
 from appliance.base.errors import VedetteError
-from appliance.detect import detector, runtime_choice
+from appliance.detect import detector_loader, runtime_choice
 from appliance.detect.accelerators import Accelerator
 from appliance.detect.network_detector import NetworkDetector
 from appliance.lab import bench_command, bench_measurement
@@ -111,7 +111,7 @@ def test_tensorrt_is_named_where_nvidias_driver_is_and_its_package_is_not(
         ways = [each for each in bench_command.ways_to_run(network) if each.backend == "tensorrt"]
         assert bool(ways) == bool(here)
     with pytest.raises(VedetteError, match="tensorrt"):
-        detector.load(ways[0])
+        detector_loader.load(ways[0])
 
 
 def test_where_nothing_runs_the_exit_code_says_so(

@@ -14,7 +14,7 @@ from appliance.base.errors import ModelError, PreconditionError, UsageError
 from appliance.bundle.bundle_store import InForce
 from appliance.bundle.manifest import MANIFEST_FILE, BundleManifest, BundleRef, ModelEntry, sha256_of
 from appliance.bundle.rollout import shadow_of
-from appliance.detect import detector, model_files
+from appliance.detect import detector_loader, model_files
 from appliance.detect.bundle_maker import adopt_network, describe_file, describe_network, install_files
 from appliance.detect.model_download import ModelDownload, model_status
 from appliance.detect.model_files import OWN_MODEL, bundle_store, find_model
@@ -110,16 +110,16 @@ def test_vedette_nano_stands_in_for_a_damaged_bundle_of_another_name_that_auto_t
     install_files(bundle_store(), manifest, files)
     bundle_store().put_in_force(manifest.ref)
     file = bundle_store().folder(manifest.ref) / NANO.name
-    located = detector.locate(DetectorConfig())
+    located = detector_loader.locate(DetectorConfig())
     assert located is not None
     assert located.path == file
     file.write_bytes(b"a bad block of the card")
-    located = detector.locate(DetectorConfig())
+    located = detector_loader.locate(DetectorConfig())
     assert located is not None
     assert located.path == NANO
     assert "the vedette-nano that comes with Vedette stands in for the bundle in force" in caplog.text
     with pytest.raises(ModelError, match=r"vedette models install night@3\), or go back \(vedette models rollback"):
-        detector.locate(DetectorConfig(model="night"))
+        detector_loader.locate(DetectorConfig(model="night"))
 
 
 def test_what_an_older_version_reads_is_not_touched_by_what_is_kept(folder: Path) -> None:

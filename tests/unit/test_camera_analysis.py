@@ -14,7 +14,7 @@ import pytest
 
 from appliance import config
 from appliance.analysis.camera_analysis import CameraAnalysis
-from appliance.analysis.keyframe_policy import DecodePolicy
+from appliance.analysis.decode_policy import DecodePolicy
 from appliance.analysis.session_tracks import InferenceRequest
 from appliance.base.clock import ManualClock
 from appliance.inference.inference_worker import InferenceWorker

@@ -19,9 +19,7 @@ from appliance.base.errors import DetectorError, SourceError, UsageError
 from appliance.base.json_lines import encode_ingest
 from appliance.bundle.bundle_store import BundleStore
 from appliance.bundle.manifest import BundleRef
-from appliance.canary.candidates import opponent
-from appliance.canary.frame_survey import SURVEY, FootageFile, Survey
-from appliance.canary.judge import (
+from appliance.canary.candidate_comparison import (
     ALPHA,
     LOST_MAX,
     CandidateJudge,
@@ -33,8 +31,10 @@ from appliance.canary.judge import (
     judged_alerts,
     light_of,
 )
+from appliance.canary.candidate_trial import CameraFootage, CandidateTrial, TrialPlan
+from appliance.canary.candidates import opponent
+from appliance.canary.frame_survey import SURVEY, FootageFile, Survey
 from appliance.canary.proof_store import ProofReport, ProofStore, apply_outcome
-from appliance.canary.trial import CameraFootage, CandidateTrial, TrialPlan
 from appliance.config import SiteConfig
 from appliance.core import ingest_supervisor
 from appliance.core.ingest_supervisor import DEATHS_MAX, IngestSupervisor

@@ -15,16 +15,16 @@ from appliance.__main__ import main
 from appliance.base.clock import ManualClock, SystemClock
 from appliance.base.errors import UsageError
 from appliance.bundle.bundle_store import BundleStore
+from appliance.canary.candidate_comparison import Judgement, Outcome
+from appliance.canary.candidate_trial import known_objects
 from appliance.canary.candidates import BEGIN_HOUR, WAITING_MAX, CandidateStore, NightlyProof, SettingsCandidate
-from appliance.canary.judge import Judgement, Outcome
 from appliance.canary.proof_store import ProofReport, ProofStore
-from appliance.canary.trial import known_objects
 from appliance.config import load
 from appliance.health.load_shedding import LoadShedding
 from appliance.lab import candidate_command
 from appliance.lab.cassette_command import cassette_from_store
-from appliance.store.archive import StorageArchive
 from appliance.store.reviews import ReviewStore
+from appliance.store.storage_reader import StorageArchive
 from appliance.wire import Verdict
 from tests.servers import site as servers_site
 from tests.servers.openai_stub import KEY, MODEL, OpenAiStub

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from appliance.lab.curve_command import cascade_sentence, cascade_table
-from appliance.lab.curve_report import JudgedAlert, cascade_of
+from appliance.lab.curve_measurement import JudgedAlert, cascade_of
+from appliance.lab.curve_report import cascade_sentence, cascade_table
 
 
 def judged(chance: float, *incidents: int, size: int = 100, claims: tuple[float, float] = (0.0, 1.0)) -> JudgedAlert:

@@ -10,7 +10,7 @@ from dataclasses import fields, replace
 import pytest
 
 from appliance.base.json_lines import decode_ingest
-from appliance.ingest.channel import ChannelClosed, IngestChannel, signs_of_life
+from appliance.ingest.core_channel import ChannelClosed, IngestChannel, signs_of_life
 from appliance.types import (
     CameraMeter,
     CameraState,

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from appliance.base.child_modules import end_child
+from appliance.base.child_processes import end_child
 
 OBEYS, IGNORES = "input()", "import signal; signal.pause()"
 

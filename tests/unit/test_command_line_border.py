@@ -17,8 +17,8 @@ import av
 import pytest
 
 from appliance.__main__ import main
-from appliance.base import command_end
-from appliance.base.command_end import CommandParser
+from appliance.base import command_exit
+from appliance.base.command_exit import CommandParser
 from appliance.base.errors import UsageError
 from appliance.base.local_files import check_output
 from appliance.replay.footage import ClipSource
@@ -114,8 +114,8 @@ def test_a_reader_that_has_seen_enough_ends_help_quietly() -> None:
     os.close(reading)
     with os.fdopen(writing, "w") as closed, pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "stdout", closed)
-        assert main(["models", "list", "--json"]) == command_end.CLOSED_PIPE
-        assert _ends(["--help"]) in (0, command_end.CLOSED_PIPE)
+        assert main(["models", "list", "--json"]) == command_exit.CLOSED_PIPE
+        assert _ends(["--help"]) in (0, command_exit.CLOSED_PIPE)
 
 
 def test_what_the_terminal_cannot_show_is_written_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,7 +126,7 @@ def test_what_the_terminal_cannot_show_is_written_out(monkeypatch: pytest.Monkey
         print("tür \udcff")
         return 0
 
-    assert command_end.run_to_end(run) == 0
+    assert command_exit.run_to_end(run) == 0
     assert out.buffer.getvalue() == b"t\\xfcr \\udcff\n"  # type: ignore[attr-defined]
 
 
@@ -139,7 +139,7 @@ def test_ctrl_c_while_it_loads_is_an_exit_code(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(sys, "meta_path", [Interrupting(), *sys.meta_path])
     monkeypatch.delitem(sys.modules, "appliance.cli.appliance_options", raising=False)
-    assert main() == command_end.INTERRUPTED
+    assert main() == command_exit.INTERRUPTED
 
 
 def test_what_is_no_replay_log_is_not_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

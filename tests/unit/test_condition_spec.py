@@ -9,7 +9,7 @@ import pytest
 
 from appliance.__main__ import main
 from appliance.base.errors import UsageError
-from appliance.replay.condition_spec import (
+from appliance.replay.footage_conditions import (
     CONDITION_KINDS,
     NO_CONDITIONS,
     ConditionKind,

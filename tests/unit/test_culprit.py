@@ -11,8 +11,8 @@ import pytest
 from appliance.config import CameraConfig
 from appliance.replay.replay_result import ReplayResult
 from appliance.rules.engine import RulesEngine
-from appliance.scenario.culprit import MissRecord, find_culprit
 from appliance.scenario.expectations import EventPattern
+from appliance.scenario.loss_attribution import MissRecord, find_culprit
 from appliance.types import Box, Event, FrameBoxes, LogEnd, StreamHeader, TrackedObject
 
 STEP_S = 0.2

@@ -15,7 +15,7 @@ from appliance.dashboard.deps import CoreProbes, StoredSite
 from appliance.router.calibration import Calibration, GroupFit, RecallClaim, SureClaim
 from appliance.store.decisions import TierCounts
 from appliance.types import SystemLoad
-from appliance.uplink.pool_monitor import PoolState
+from appliance.uplink.worker_announcements import PoolState
 from tests.support.core_harness import CoreHarness
 from tests.support.core_harness import site as core_site
 from tests.support.sample_rows import sample_verdict

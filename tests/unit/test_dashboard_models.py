@@ -16,7 +16,7 @@ from starlette.testclient import TestClient
 from appliance.base.clock import SystemClock
 from appliance.base.local_files import DiskWriteError
 from appliance.bundle.rollout import shadow_of
-from appliance.canary.judge import Judgement
+from appliance.canary.candidate_comparison import Judgement
 from appliance.canary.proof_store import PROOF_REPORT, ProofReport, ProofStore
 from appliance.config import SiteConfig
 from appliance.dashboard.app import create_app

@@ -16,7 +16,8 @@ from test_evidence import Site
 from appliance import wire
 from appliance.base.errors import EvidenceError
 from appliance.config import EscalationConfig
-from appliance.evidence.evidence_images import (
+from appliance.evidence.evidence_maker import EvidenceMaker
+from appliance.evidence.evidence_selection import (
     CROP_SIDE_MAX,
     EncodedImage,
     EvidenceMoment,
@@ -27,7 +28,6 @@ from appliance.evidence.evidence_images import (
     order_image,
     plan_evidence,
 )
-from appliance.evidence.evidence_maker import EvidenceMaker
 from appliance.media.recording_reader import DirectReader
 from appliance.media.stills import crop_region, encode_within, make_image
 from appliance.store.alerts import AlertStore

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from appliance.__main__ import main
-from appliance.detect import detector
+from appliance.detect import detector_loader
 from appliance.lab.detection_figures import ClassBoxes, detection_figures, figures_by_height
 from tests.support import tiny_networks
 from tests.support.tiny_networks import Thing
@@ -272,7 +272,7 @@ def test_ctrl_c_ends_it_without_a_word(
         def detect(self, frames: object) -> object:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(detector, "load", lambda settings: Interrupted())
+    monkeypatch.setattr(detector_loader, "load", lambda settings: Interrupted())
     assert main(["evaluate", "x", "--coco", str(coco(tmp_path, [label(PERSON, "person")]))]) == 130
     assert capsys.readouterr() == ("", "")
 

@@ -21,8 +21,8 @@ from appliance import wire
 from appliance.base.clock import ManualClock, SystemClock
 from appliance.base.errors import EvidenceError
 from appliance.config import SiteConfig
-from appliance.evidence.evidence_images import spread_moments
 from appliance.evidence.evidence_maker import EvidenceMaker
+from appliance.evidence.evidence_selection import spread_moments
 from appliance.media import clips, segment_reader
 from appliance.media.clips import cut_clip
 from appliance.media.recorded import RecordedSegment

@@ -11,7 +11,7 @@ import pytest
 from av.video.reformatter import ColorRange
 from numpy.typing import NDArray
 
-from appliance.replay.condition_spec import CONDITION_KINDS, KIND_BY_NAME, ConditionKind, ConditionSet
+from appliance.replay.footage_conditions import CONDITION_KINDS, KIND_BY_NAME, ConditionKind, ConditionSet
 from appliance.replay.frame_transform import FrameTransform, frame_transform_of, shake_offset
 
 WIDTH, HEIGHT = 640, 360

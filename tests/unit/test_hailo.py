@@ -16,9 +16,9 @@ from appliance.base.config_model import DetectorConfig, HailoConfig
 from appliance.base.errors import ModelError
 from appliance.bundle import manifest
 from appliance.dashboard.recording_jobs import model_places
-from appliance.detect import detector, hailo_runtime, hef_file, model_files, yolo_detr_ssd_heads
+from appliance.detect import detector, detector_loader, hailo_runtime, hef_file, model_files, yolo_detr_ssd_heads
 from appliance.detect.accelerators import python_with_bindings
-from appliance.detect.hailo_process import HelperFailed
+from appliance.detect.hailo_client import HelperFailed
 from appliance.detect.hailo_runtime import HailoRuntime
 from appliance.detect.hef_file import HefHeader
 from appliance.detect.output_head import UnknownLayout
@@ -72,7 +72,7 @@ def test_hailo_where_there_is_none_is_refused_wherever_a_detector_is_used(
 )
 def test_what_hailo_does_not_do_is_refused_in_words(settings: dict[str, str], words: str) -> None:
     with pytest.raises(ModelError, match=words):
-        detector.load(DetectorConfig.model_validate({"backend": "hailo", **settings}))
+        detector_loader.load(DetectorConfig.model_validate({"backend": "hailo", **settings}))
 
 
 def test_the_cpu_stands_in_where_the_site_file_allows_it(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_the_cpu_stands_in_where_the_site_file_allows_it(tmp_path: Path) -> None
     (tmp_path / "labels.txt").write_text("person\ncar\n")
     settings = {"backend": "hailo", "model": str(hef), "labels": str(tmp_path / "labels.txt"), "fallback": "cpu",
                 "hailo": {"python": sys.executable}}  # fmt: skip
-    found = detector.load(DetectorConfig.model_validate(settings))
+    found = detector_loader.load(DetectorConfig.model_validate(settings))
     assert found.name.startswith("vedette-nano@")
     assert len(found.labels) == 8
     reason = detector.fallback_reason(found)
@@ -95,11 +95,11 @@ def test_a_job_in_a_sandbox_has_no_device_and_is_refused_before_it_begins() -> N
 
 def test_another_network_for_second_looks_runs_where_it_can() -> None:
     shared = DetectorConfig(backend="hailo", model="yard.hef")
-    assert detector.recheck_settings("vedette-nano", shared).backend == "auto"
-    assert detector.recheck_settings("large.hef", shared).backend == "hailo"
-    assert detector.recheck_settings("large.hef", DetectorConfig()).backend == "hailo"
+    assert detector_loader.recheck_settings("vedette-nano", shared).backend == "auto"
+    assert detector_loader.recheck_settings("large.hef", shared).backend == "hailo"
+    assert detector_loader.recheck_settings("large.hef", DetectorConfig()).backend == "hailo"
     on_a_gpu = DetectorConfig(backend="openvino", device="gpu")
-    assert detector.recheck_settings("large.hef", on_a_gpu).device == "auto"
+    assert detector_loader.recheck_settings("large.hef", on_a_gpu).device == "auto"
 
 
 @pytest.mark.parametrize("version", [0, 1, 2, 3])

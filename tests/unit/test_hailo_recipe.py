@@ -17,7 +17,7 @@ import pytest
 
 from appliance.base.box_arrays import iou_matrix
 from appliance.base.config_model import DetectorConfig
-from appliance.detect import detector, hef_file
+from appliance.detect import detector_loader, hef_file
 from appliance.detect.letterbox import Letterbox
 from appliance.detect.network_detector import NetworkDetector
 from appliance.detect.onnx_runtime import OnnxRuntime
@@ -67,7 +67,7 @@ def test_the_cut_network_on_a_device_finds_what_the_whole_one_finds(written: Pat
     hef = hailo_files.write(tmp_path / "vedette-nano.hailo8l.hef", network, names=None)
     hef_file.notes_file(hef).write_bytes((written / "vedette-nano.hailo8l.hef.json").read_bytes())
     device = FakeDevice(tmp_path)
-    compiled = detector.load(DetectorConfig.model_validate(device.settings(hef)))
+    compiled = detector_loader.load(DetectorConfig.model_validate(device.settings(hef)))
     onnx.save(shapes.fix(onnx.load(str(OWN)), 416, 416), str(tmp_path / "fixed.onnx"))
     whole = NetworkDetector(tmp_path / "fixed.onnx", OnnxRuntime(tmp_path / "fixed.onnx"))
     assert compiled.labels == whole.labels

@@ -35,8 +35,8 @@ from appliance.base.errors import ConfigError, MissingDependency
 from appliance.cli.site_check import _hardware_decode
 from appliance.config import CameraConfig, CameraDecodeConfig, DecodeConfig, DetectConfig, LatencyMode
 from appliance.detect.letterbox import GpuFrame
-from appliance.ingest.decode_hardware import RETRY_S, CameraHardware
 from appliance.ingest.detect_stream import DetectStream
+from appliance.ingest.hardware_decoders import RETRY_S, CameraHardware
 from appliance.media import hardware_probe, piped_codec
 from appliance.media.decoder import Decoder
 from appliance.media.frames import at_host

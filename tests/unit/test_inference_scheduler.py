@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from appliance import config
 from appliance.base.clock import ManualClock
-from appliance.detect import detector
+from appliance.detect import detector_loader
 from appliance.inference.camera_queue import TUNING, CameraQueue, priority_of
 from appliance.inference.scheduler import BatchPlan, InferenceScheduler, measure_batching
 from appliance.types import DROP_REASONS, Detections
@@ -396,5 +396,5 @@ def test_a_batch_that_is_measured_to_bring_nothing_is_not_taken() -> None:
 
 @pytest.mark.parametrize("model", ["vedette-nano", "builtin:hog"])
 def test_a_network_on_the_cpu_is_asked_for_one_frame_at_a_time(model: str) -> None:
-    loaded = detector.load(config.DetectorConfig(model=model))
+    loaded = detector_loader.load(config.DetectorConfig(model=model))
     assert measure_batching(loaded, ManualClock()) == BatchPlan()

@@ -8,7 +8,7 @@ from pathlib import Path
 from appliance import config
 from appliance.base.clock import ManualClock
 from appliance.ingest.camera_detectors import NetworkTable
-from appliance.ingest.channel import IngestChannel
+from appliance.ingest.core_channel import IngestChannel
 from appliance.ingest.process import IngestProcess
 from appliance.track.tracker import Tracker
 from appliance.types import HealthEvent, IngestHealth

@@ -15,8 +15,8 @@ from appliance.config import IngestConfig
 from appliance.detect.accelerators import Accelerator
 from appliance.ingest import __main__ as ingest
 from appliance.ingest import ingest_policy
-from appliance.ingest.ingest_needs import IngestNeeds, port_of
 from appliance.ingest.ingest_policy import IngestPolicy
+from appliance.ingest.ingest_resources import IngestNeeds, port_of
 from appliance.sandbox.confinement import LACKS, NO_SECCOMP, missing_confinement, program_files
 
 USUAL = {554, 322, 8554}

@@ -18,10 +18,10 @@ from appliance.scenario.scenario_exporter import ClipWindow, _cut_unbroken, clip
 from appliance.scenario.scenario_file import EventStanding, KnownEvent, derive_truth
 from appliance.store.alert_rows import AlertReview, AlertRow
 from appliance.store.alerts import AlertDetail
-from appliance.store.archive import StorageArchive
 from appliance.store.cameras import CameraStore
 from appliance.store.database import Database
 from appliance.store.paths import DATABASE
+from appliance.store.storage_reader import StorageArchive
 from appliance.types import Alert, FrameBoxes, StreamHeader, TrackedObject
 from tests.support.numbered_footage import encoded_footage, record
 from tests.support.sample_rows import T0, event

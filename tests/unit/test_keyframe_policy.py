@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from appliance import config
+from appliance.analysis.decode_policy import DecodePolicy
 from appliance.analysis.decode_session import GOP_BYTES_MAX, GOP_PACKETS_MAX, TUNING, GopBuffer
-from appliance.analysis.keyframe_policy import DecodePolicy
 from appliance.media.decoder import DecodedFrame, Decoder
 from appliance.media.source import VideoPacket
 from appliance.replay.footage import ClipReader

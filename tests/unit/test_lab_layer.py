@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.base import child_modules
+from appliance.base import child_processes
 from tests.support.python_source import parsed
 
 ROOT = Path(__file__).parents[2]
@@ -88,16 +88,16 @@ def reached_from(module: str) -> set[str]:
 
 
 # `vedette` holds every command; which of them load the lab is the test above.
-@pytest.mark.parametrize("module", sorted(set(child_modules.RUNTIME) - {child_modules.APPLIANCE}))
+@pytest.mark.parametrize("module", sorted(set(child_processes.RUNTIME) - {child_processes.APPLIANCE}))
 def test_no_child_of_the_running_appliance_can_reach_the_lab(module: str) -> None:
     reached = reached_from(module)
-    assert reached, f"{module} in appliance/base/child_modules.py is no module"
+    assert reached, f"{module} in appliance/base/child_processes.py is no module"
     assert [name for name in sorted(reached) if name.startswith("appliance.lab")] == []
 
 
 def test_what_starts_a_process_takes_its_module_from_the_table() -> None:
     table = ROOT / "appliance" / "base" / "child_modules.py"
-    named = {*child_modules.RUNTIME, *child_modules.LAB} - {child_modules.APPLIANCE}
+    named = {*child_processes.RUNTIME, *child_processes.LAB} - {child_processes.APPLIANCE}
     for path in sorted((ROOT / "appliance").rglob("*.py")):
         text = path.read_text(encoding="utf-8")
         if '"-m"' not in text and not any(module in text for module in named):

@@ -11,7 +11,7 @@ import pytest
 
 from appliance.base.clock import ManualClock
 from appliance.bundle.bundle_store import BundleStore
-from appliance.canary.judge import CandidateJudge, FoundObject, RunCosts, SurveyedFrame
+from appliance.canary.candidate_comparison import CandidateJudge, FoundObject, RunCosts, SurveyedFrame
 from appliance.canary.proof_store import KEPT_MAX, STANDS_S, LiveEvidence, LiveFrame, ProofStore, apply_outcome, file_of
 from appliance.config import SiteConfig
 from appliance.core.ingest_supervisor import IngestSupervisor

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from appliance.base.child_modules import LIVE_FUNCTIONS
+from appliance.base.child_processes import LIVE_FUNCTIONS
 from appliance.base.clock import ManualClock, SystemClock
 from appliance.base.errors import EvidenceError
 from appliance.dashboard import live_api, live_feed, renditions

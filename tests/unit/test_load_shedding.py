@@ -19,7 +19,7 @@ from appliance.config import LoadSheddingConfig, SiteConfig
 from appliance.core.appliance_monitor import ApplianceMonitor
 from appliance.health.load_shedding import LoadShedder, LoadShedding
 from appliance.ingest.camera_detectors import NetworkTable
-from appliance.ingest.channel import IngestChannel
+from appliance.ingest.core_channel import IngestChannel
 from appliance.ingest.process import IngestProcess, _stop_cameras
 from appliance.recheck.recheck_policy import ApplianceStatus, find_blocker
 from appliance.router.decide import decide

@@ -9,12 +9,12 @@ import sys
 from datetime import datetime
 from pathlib import Path
 
-from appliance.base.child_modules import PARENT
+from appliance.base.child_processes import PARENT
 from appliance.base.clock import ManualClock
 from appliance.bundle.bundle_store import BundleStore
 from appliance.bundle.manifest import BundleRef
+from appliance.canary.candidate_comparison import Judgement, Outcome
 from appliance.canary.candidates import BEGIN_HOUR, NightlyProof
-from appliance.canary.judge import Judgement, Outcome
 from appliance.canary.proof_store import ProofReport, ProofStore
 from appliance.detect.bundle_maker import describe_network, install_files
 from appliance.health.load_shedding import LoadShedding, SheddingStep
@@ -101,7 +101,7 @@ def test_a_trial_does_not_outlive_a_core_that_is_killed(tmp_path: Path) -> None:
     """Without systemd or a container around it nothing else would end the trial, which goes on beside the cameras."""
     trial, noted = tmp_path / "trial.py", tmp_path / "pid"
     trial.write_text(
-        "import os, pathlib, time\nfrom appliance.base.child_modules import end_with_parent\nend_with_parent()\n"
+        "import os, pathlib, time\nfrom appliance.base.child_processes import end_with_parent\nend_with_parent()\n"
         f"pathlib.Path({str(noted)!r}).write_text(str(os.getpid()))\ntime.sleep(600)\n"
     )
     core = (

@@ -24,7 +24,7 @@ from appliance.notify.delivery import STILL_WAIT_S, TargetSender, UnstoredAlert
 from appliance.notify.http_sender import request_for
 from appliance.notify.message import AlertFinding, NotificationMessage, SendResult
 from appliance.notify.notice_policy import PUT_OFF_S
-from appliance.rules.schedule import armed_at
+from appliance.rules.weekly_hours import armed_at
 from appliance.store.alert_rows import EvidenceRow, EvidenceStore
 from appliance.store.alerts import AlertDetail
 from appliance.store.audit import AuditStore

@@ -20,7 +20,7 @@ from appliance.config import NtfyTarget, Schedule, SiteConfig, WebhookTarget
 from appliance.notify.http_sender import request_for
 from appliance.notify.message import MessageBuilder, NotificationMessage
 from appliance.notify.notice_policy import NoticePlanner, Recipient, notice_id
-from appliance.rules.schedule import armed_at
+from appliance.rules.weekly_hours import armed_at
 from appliance.store.alerts import AlertStore
 from appliance.store.database import Database
 from appliance.store.health_events import HealthEventRow

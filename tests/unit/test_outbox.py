@@ -21,8 +21,7 @@ from appliance.store.outbox import ClockOffset, Outbox
 from appliance.store.outbox_queue import AGEING_S, LIVE_S, RESEND_FIRST_S, SendQueue
 from appliance.types import Alert, AlertChange, Event, Severity
 from appliance.uplink.jetstream_publisher import chunk_message, read_chunk
-from appliance.uplink.outbox_upkeep import OutboxQuota, OutboxUpkeep
-from appliance.uplink.send_limits import ttl_s
+from appliance.uplink.outbox_limits import OutboxQuota, OutboxUpkeep, ttl_s
 from tests.servers.site import ref_of
 
 HOUR_S = 3600.0

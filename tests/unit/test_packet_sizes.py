@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from appliance.analysis.keyframe_policy import (
+from appliance.analysis.decode_policy import (
     ECONOMY,
     KEYS_MIN,
     LEARN_MIN,

@@ -15,7 +15,7 @@ from appliance.broker.nats_link import NatsLink
 from appliance.config import BudgetConfig, PricesConfig
 from appliance.router.escalation_budget import EscalationBudget
 from appliance.types import SystemLoad
-from appliance.uplink.pool_monitor import WORKERS_MAX, PoolMonitor, PoolState
+from appliance.uplink.worker_announcements import WORKERS_MAX, PoolMonitor, PoolState
 from appliance.wire import PoolStatus
 from cloud_worker.config import PoolConfig
 from cloud_worker.metrics import PoolAnnouncer, WorkerMetrics

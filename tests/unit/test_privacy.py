@@ -23,7 +23,7 @@ from appliance.evidence.privacy import PeopleInFrame, PrivacyEgressPolicy, Priva
 from appliance.media.stills import CELLS, GREY, redact
 from appliance.replay.replay_routing import router_context_of
 from appliance.router.escalation_planner import EscalationPlanner
-from appliance.rules.schedule import LocalTime
+from appliance.rules.weekly_hours import LocalTime
 from appliance.store.audit import AuditKind, AuditRow, AuditStore
 from appliance.store.boxes import BoxStore
 from appliance.store.database import Database

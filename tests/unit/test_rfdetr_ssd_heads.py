@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from appliance.base.config_model import DetectorConfig
 from appliance.base.errors import ModelError
-from appliance.detect import detector, yolo_detr_ssd_heads
+from appliance.detect import detector_loader, yolo_detr_ssd_heads
 from appliance.detect.class_labels import COCO_80, COCO_ID_SLOTS
 from appliance.detect.output_head import UnknownLayout
 from appliance.detect.yolo_detr_ssd_heads import TrialOutput, rfdetr_head, ssd_head
@@ -33,7 +33,7 @@ def test_boxes_colours_scores_and_ids_come_out_as_the_exporter_means_them(
     head: str, make: Callable[..., Path], tmp_path: Path
 ) -> None:
     path = make(tmp_path / "n.onnx", THINGS)
-    looker = detector.load(DetectorConfig(model=str(path), labels=Path("coco-80"), score_min=0.2))
+    looker = detector_loader.load(DetectorConfig(model=str(path), labels=Path("coco-80"), score_min=0.2))
     assert looker._head.name == head
     red = np.zeros((64, 2 * tiny.SIDE, 3), np.uint8)  # twice as wide as the network, so stretched
     red[:, :, 2] = 255
@@ -48,13 +48,13 @@ def test_boxes_colours_scores_and_ids_come_out_as_the_exporter_means_them(
 @pytest.mark.parametrize("make", [tiny.ssd_tensorflow, tiny.ssd_torchvision])
 def test_ssd_without_names_asks_for_labels(make: Callable[..., Path], tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"n\.onnx: nothing names its classes; set detector\.labels"):
-        detector.load(DetectorConfig(model=str(make(tmp_path / "n.onnx", THINGS))))
+        detector_loader.load(DetectorConfig(model=str(make(tmp_path / "n.onnx", THINGS))))
 
 
 def test_80_classes_without_a_name_are_taken_for_those_of_coco_and_a_person_is_told(tmp_path: Path) -> None:
     path = tiny.yolox(tmp_path / "n.onnx", THINGS)
-    assert "nothing names the network's 80 classes" in detector.load(DetectorConfig(model=str(path))).warning
-    told = detector.load(DetectorConfig(model=str(path), labels=Path("coco-80")))
+    assert "nothing names the network's 80 classes" in detector_loader.load(DetectorConfig(model=str(path))).warning
+    told = detector_loader.load(DetectorConfig(model=str(path), labels=Path("coco-80")))
     assert (told.labels, told.warning) == (COCO_80, "")
 
 

@@ -18,7 +18,7 @@ from appliance.router.decide import BudgetLimit, EscalationCost, RouterCase, dec
 from appliance.router.escalation_budget import EscalationBudget
 from appliance.router.escalation_planner import EscalationPlanner, build_escalation
 from appliance.router.track_stats import TRACKS_MAX, CameraTrackStats
-from appliance.rules.schedule import off_peak_in_s
+from appliance.rules.weekly_hours import off_peak_in_s
 from appliance.types import (
     Alert,
     AlertChange,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from appliance.config import Schedule
 from appliance.rules.engine import RulesEngine
-from appliance.rules.schedule import ArmedHours
+from appliance.rules.weekly_hours import ArmedHours
 from appliance.rules.zones_and_lines import TUNING
 from appliance.types import Event, FrameBoxes, Point
 from tests.support.sample_tracks import YARD, camera, fired, header, inferences, look, person

@@ -13,7 +13,7 @@ import pytest
 
 from appliance.base.errors import ModelError
 from appliance.config import DetectorConfig, SiteConfig
-from appliance.detect import detector, model_files, runtime_choice
+from appliance.detect import detector_loader, model_files, runtime_choice
 from appliance.detect.accelerators import Accelerator, accelerators
 from appliance.detect.runtime_choice import RuntimeCandidate, RuntimeChoice
 from appliance.replay.recording_tasks import without_secrets
@@ -87,7 +87,7 @@ class Meter:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, **costs: float) -> None:
         self.spent, self.wall, self.looks = 0.0, 0.0, 0
-        real = detector.load
+        real = detector_loader.load
 
         def load(settings: DetectorConfig) -> object:
             eye = real(settings)
@@ -125,7 +125,7 @@ def test_the_faster_one_is_taken_and_remembered(
     assert runtime_choice.with_remembered_runtime(SETTINGS, storage).precision == "int8"
     kept = json.loads((storage / runtime_choice.FILE).read_text())
     assert kept["cost_ms"] == {"onnx fp32": 20.0, "onnx int8": 13.0}
-    assert detector.load(runtime_choice.with_remembered_runtime(SETTINGS, storage)).name.startswith("yard-int8@")
+    assert detector_loader.load(runtime_choice.with_remembered_runtime(SETTINGS, storage)).name.startswith("yard-int8@")
 
 
 def test_what_is_proven_runs_as_the_appliance_would_run_it(
@@ -179,7 +179,7 @@ def test_openvino_is_measured_beside_onnx_runtime_where_it_is_installed(
     if multiplies_bf16():
         settled = runtime_choice.settle_runtime(left_open, storage, Meter(monkeypatch, **costs))
         assert (settled.backend, settled.precision) == ("openvino", "bf16")
-        assert detector.load(settled).name.endswith("+openvino-bf16")
+        assert detector_loader.load(settled).name.endswith("+openvino-bf16")
     monkeypatch.setattr(runtime_choice, "installed_version", lambda backend: "1" if backend == "onnx" else "")
     assert list(runtime_choice.candidates_for(left_open)) == slow[:2]
     assert runtime_choice.remembered_choice(left_open, storage) is None, "what was measured is not here any more"
@@ -248,8 +248,8 @@ def test_a_device_that_is_here_is_measured_on_the_clock_and_taken_if_it_is_quick
 ) -> None:
     storage, meter = place(AS_GOOD), Meter(monkeypatch, fp32=0.020, int8=0.013, onnx_cuda_fp32=0.004)
     monkeypatch.setattr(runtime_choice, "accelerators", lambda: (Accelerator("cuda", "/dev/nvidia0"),))
-    real = detector._load  # the GPU's part is played by the CPU
-    monkeypatch.setattr(detector, "_load", lambda settings: real(settings.model_copy(update={"device": "cpu"})))
+    real = detector_loader._load  # the GPU's part is played by the CPU
+    monkeypatch.setattr(detector_loader, "_load", lambda settings: real(settings.model_copy(update={"device": "cpu"})))
     assert RuntimeCandidate("onnx", "fp32", "cuda") in runtime_choice.candidates_for(SETTINGS)
     assert runtime_choice.candidates_for(SETTINGS.model_copy(update={"device": "cpu"})) == (
         ("onnx", "fp32", "cpu"),
@@ -504,12 +504,12 @@ def test_bfloat16_is_openvinos_where_onnx_runtime_has_no_such_products(monkeypat
     """In `check`, in a replay of the dashboard's, wherever a detector is loaded or its file looked for."""
     asked = DetectorConfig(precision="bf16")
     monkeypatch.setattr(model_files, "cpu_has_bf16", lambda: False)
-    assert detector.with_device(asked).backend == "openvino"
-    found = detector.locate(asked)
+    assert detector_loader.with_device(asked).backend == "openvino"
+    found = detector_loader.locate(asked)
     assert found is not None
     assert found.path.name == "vedette-nano.onnx"
     monkeypatch.setattr(model_files, "cpu_has_bf16", lambda: True)
-    assert detector.with_device(asked).backend == "auto"
+    assert detector_loader.with_device(asked).backend == "auto"
 
 
 def test_the_one_way_that_is_left_of_a_precision_is_taken(

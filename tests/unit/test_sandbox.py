@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.base.child_modules import SANDBOX
+from appliance.base.child_processes import SANDBOX
 from appliance.base.errors import EvidenceError
 from appliance.core import shadow_trial
 from appliance.dashboard import renditions

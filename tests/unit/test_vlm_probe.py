@@ -16,9 +16,10 @@ import yaml
 from appliance.base.clock import ManualClock
 from appliance.base.errors import UsageError
 from appliance.demo import demo_config
-from appliance.demo.demo_config import VLM_KEY, VlmServer, find_local_vlm, probe_vlm, worker_file
+from appliance.demo.demo_config import VLM_KEY, worker_file
 from appliance.demo.demo_console import DemoConsole
 from appliance.demo.demo_run import DETECTOR_JUDGES, DemoOptions, make_plan
+from appliance.demo.demo_vlm import VlmServer, find_local_vlm, probe_vlm
 from cloud_worker import config as worker_config
 
 ROOT = Path(__file__).parents[2]

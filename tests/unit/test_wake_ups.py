@@ -18,7 +18,7 @@ from appliance.dashboard import stream_api
 from appliance.dashboard.stream_api import StreamHub
 from appliance.evidence import evidence_maker as evidence
 from appliance.evidence.evidence_maker import EvidenceMaker
-from appliance.ingest.channel import BATCH_MAX, IngestChannel
+from appliance.ingest.core_channel import BATCH_MAX, IngestChannel
 from appliance.ingest.timestamps import SenderReports
 from appliance.store.database import Database
 from appliance.types import CameraState

@@ -6,7 +6,7 @@ import pytest
 
 from appliance import config
 from appliance.base.clock import ManualClock
-from appliance.health.watchdog import (
+from appliance.health.camera_health import (
     ApplianceWatchdog,
     CameraActivity,
     CameraWatchdog,

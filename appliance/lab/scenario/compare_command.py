@@ -17,7 +17,7 @@ from appliance.base.config_model import DetectorConfig
 from appliance.base.console import text_console
 from appliance.base.errors import SourceError, UsageError
 from appliance.bundle.manifest import sha256_of
-from appliance.detect import detector as detectors
+from appliance.detect import detector_loader
 from appliance.detect.detector import ObjectDetector
 from appliance.detect.model_advice import MeasuredFigures, VariantMeasurement, measurement_path
 from appliance.detect.model_files import cpu_name
@@ -109,7 +109,7 @@ def compare_command(
 
 def _file_of(model: str) -> Path | None:
     """Return the model's file. Raise ModelError."""
-    found = detectors.locate(DetectorConfig(model=model))
+    found = detector_loader.locate(DetectorConfig(model=model))
     return None if found is None else found.path
 
 
@@ -122,7 +122,7 @@ def _runs(
 ) -> tuple[ModelRun, ModelRun]:
     """Run each scenario with one network and then the other, while its clip is in the page cache."""
     # Each as its file is, not as the appliance would run it: compared are two files.
-    caches = [DetectorCache(name, load=load or detectors.load) for name in (options.base, options.variant)]
+    caches = [DetectorCache(name, load=load or detector_loader.load) for name in (options.base, options.variant)]
     results: tuple[list[ScenarioResult], list[ScenarioResult]] = ([], [])
     for number, plan in enumerate(plans, start=1):
         for which, (cache, into) in enumerate(zip(caches, results, strict=True)):

@@ -14,8 +14,8 @@ from appliance.lab.scenario.plot_page import template_environment
 from appliance.media.decoder import DecodedFrame
 from appliance.media.frames import FrameConverter, upright_size
 from appliance.media.stills import encode_jpeg
-from appliance.replay.condition_spec import ConditionSet
 from appliance.replay.footage import ClipSource, FrameSource
+from appliance.replay.footage_conditions import ConditionSet
 from appliance.replay.frame_transform import frame_transform_of
 from appliance.replay.replay_report import format_time
 from appliance.replay.stream_faults import with_stream_faults

@@ -15,7 +15,7 @@ import pytest
 
 if TYPE_CHECKING:
     from appliance.lab.scenario.html_report import StillsByFrame
-    from appliance.replay.condition_spec import ConditionSet
+    from appliance.replay.footage_conditions import ConditionSet
     from appliance.scenario.scenario_result import ScenarioResult
     from appliance.scenario.scenario_runner import DetectorCache
 
@@ -50,7 +50,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def _seed(text: str) -> int:
-    from appliance.replay.condition_spec import parse_seed
+    from appliance.replay.footage_conditions import parse_seed
 
     return parse_seed(text)
 

@@ -27,7 +27,7 @@ from appliance.base.errors import ConfigError, UsageError
 from appliance.base.local_files import DiskWriteError, check_output, is_special, write_file
 from appliance.lab.scenario import html_report
 from appliance.lab.scenario.html_report import StillsByFrame, cut_stills
-from appliance.replay.condition_spec import ConditionSet
+from appliance.replay.footage_conditions import ConditionSet
 from appliance.replay.replay_report import format_time
 from appliance.scenario import scenario_loader, scenario_runner
 from appliance.scenario.metrics import EventFigures, event_figures, format_estimate

@@ -6,9 +6,11 @@ import logging
 from pathlib import Path
 
 from appliance.base.clock import Clock, ClockStepDetector
+from appliance.config import EscalationConfig, UplinkConfig
 from appliance.store.escalations import EscalationRow
 from appliance.store.meter import Meter, Metric, MetricName
 from appliance.store.outbox import Outbox
+from appliance.wire import PRIORITY_OF
 
 EXPIRE_EVERY_S = 60.0  # ages are counted in hours
 QUOTA_EVERY_S = 10.0  # what is over it meanwhile is some crops
@@ -103,3 +105,13 @@ class OutboxUpkeep:
         if self._step_s:
             logger.warning("the clock was stepped by %+.0f s: open escalations are no older for that", self._step_s)
         self._step_s, self._began = 0.0, True
+
+
+def ttl_s(escalation: EscalationConfig, uplink: UplinkConfig | None) -> dict[str, float]:
+    """Return for each priority the seconds after which an escalation is given up, at most escalation.expire_hours."""
+    given = uplink.ttl_hours.model_dump() if uplink is not None else {}
+    most = escalation.expire_hours
+    return {
+        priority: min(most, given[severity] if given.get(severity) is not None else most) * 3600
+        for severity, priority in PRIORITY_OF.items()
+    }

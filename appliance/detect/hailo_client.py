@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from appliance.base.backoff import Backoff
-from appliance.base.child_modules import end_child
+from appliance.base.child_processes import end_child
 from appliance.base.clock import Clock
 from appliance.base.errors import DetectorError, VedetteError
 from appliance.detect.accelerators import start_helper

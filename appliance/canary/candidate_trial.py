@@ -16,6 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from appliance.base.config_model import DetectorConfig
 from appliance.base.errors import DetectorError, ModelError, SourceError
+from appliance.canary.candidate_comparison import CandidateJudge, KnownObject, PairedObject, RunCosts, kind_of
 from appliance.canary.frame_survey import (
     COST_PAIRS,
     COST_TASK,
@@ -28,10 +29,9 @@ from appliance.canary.frame_survey import (
     cpu_pairs,
     paired,
 )
-from appliance.canary.judge import CandidateJudge, KnownObject, PairedObject, RunCosts, kind_of
 from appliance.canary.proof_store import SHOWN_MAX, DifferingFrame, ProofReport
 from appliance.sandbox.sandbox import SandboxError, SandboxLimits, SandboxTimeout, SandboxUnavailable
-from appliance.store.archive import ReviewedEvent
+from appliance.store.storage_reader import ReviewedEvent
 
 AROUND_S = 10.0  # an object is there this long before and after its event
 CPU_S_MIN, CPU_SHARE_MAX = 20.0, 5.0  # CPU time for a candidate, at least, and against what is in force needed
