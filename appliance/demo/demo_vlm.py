@@ -22,26 +22,12 @@ class VlmServer:
 
 
 RECIPE = "deploy/vlm/README.md says how to start one"
-
-
 LOCAL_PORTS = (8000, 8080, 8081, 1234, 11434, 30000)  # vLLM, llama.cpp (twice), LM Studio, Ollama, SGLang
-
-
 LOCAL_CONNECT_S = 0.5  # to a port of this machine
-
-
 CONNECT_S = 5.0  # lost SYNs are repeated after 1 and 3 s
-
-
 TRIAL_S = 180.0  # a small model on a slow CPU may take that long for its first picture
-
-
 ANSWER_BYTES_MAX = 1024 * 1024  # a list of models has some kB
-
-
 NAMES_MAX = 5  # in an error message
-
-
 # A grey picture of 64x64 pixels: what a server that takes no pictures refuses.
 _GREY_JPEG = (
     "/9j/4AAQSkZJRgABAQAAAQABAAD/2wBDAAIBAQEBAQIBAQECAgICAgQDAgICAgUEBAMEBgUGBgYFBgYGBwkIBgcJBwYGCAsICQoKCgoKBggLDAsK"
@@ -50,16 +36,12 @@ _GREY_JPEG = (
     "ipKTlJWWl5iZmqKjpKWmp6ipqrKztLW2t7i5usLDxMXGx8jJytLT1NXW19jZ2uHi4+Tl5ufo6erx8vP09fb3+Pn6/9oACAEBAAA/ACiiiiiiiiii"
     "iiiiiiiiiiiiiiiiiiiiiiiiiiiiiiiiiiiiiiiiiiiiiiiiiiiiiv/Z"
 )
-
-
 _TRIAL_SCHEMA = {
     "type": "object",
     "properties": {"picture": {"type": "string", "enum": ["grey", "other"]}},
     "required": ["picture"],
     "additionalProperties": False,
 }
-
-
 _TRIAL_FORMAT = {"type": "json_schema", "json_schema": {"name": "trial", "schema": _TRIAL_SCHEMA, "strict": True}}
 
 

@@ -1,8 +1,7 @@
-"""The ObjectDetector port, how a configured detector is loaded, and wrappers around one."""
+"""The ObjectDetector port, and wrappers around a detector."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
 
@@ -12,9 +11,6 @@ from appliance.types import Detections
 if TYPE_CHECKING:  # the core asks here which file a detector is, and loads neither OpenCV nor numpy for that
     import numpy as np
     from numpy.typing import NDArray
-
-
-log = logging.getLogger(__name__)
 
 
 class ObjectDetector(Protocol):

@@ -27,11 +27,7 @@ from appliance.replay.replay_report import format_bytes, format_count, format_ti
 from appliance.scenario.metrics import Estimate
 
 STRATEGY_LABELS = {"random": "random (mean)"}
-
-
 _RECALL = PlotAxis("recall of labelled incidents", "%", 0, 100)
-
-
 _BANDED = ("router", "random")
 
 

@@ -96,7 +96,7 @@ def test_no_child_of_the_running_appliance_can_reach_the_lab(module: str) -> Non
 
 
 def test_what_starts_a_process_takes_its_module_from_the_table() -> None:
-    table = ROOT / "appliance" / "base" / "child_modules.py"
+    table = ROOT / "appliance" / "base" / "child_processes.py"
     named = {*child_processes.RUNTIME, *child_processes.LAB} - {child_processes.APPLIANCE}
     for path in sorted((ROOT / "appliance").rglob("*.py")):
         text = path.read_text(encoding="utf-8")
@@ -114,7 +114,7 @@ def test_what_starts_a_process_takes_its_module_from_the_table() -> None:
                 if isinstance(first, ast.Constant) and first.value == "-m"
             ]
             for module in after_m or []:
-                assert hasattr(child_modules, module), f"{path.relative_to(ROOT)} starts {module}"
+                assert hasattr(child_processes, module), f"{path.relative_to(ROOT)} starts {module}"
 
 
 def test_the_running_appliance_and_the_help_load_nothing_of_the_lab(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import yaml
 
 from appliance.base.clock import ManualClock
 from appliance.base.errors import UsageError
-from appliance.demo import demo_config
+from appliance.demo import demo_config, demo_vlm
 from appliance.demo.demo_config import VLM_KEY, worker_file
 from appliance.demo.demo_console import DemoConsole
 from appliance.demo.demo_run import DETECTOR_JUDGES, DemoOptions, make_plan
@@ -119,7 +119,7 @@ def test_a_wrong_key_names_the_variable() -> None:
 
 
 def test_a_server_that_is_not_there_or_says_nothing_is_told_with_the_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo_config, "CONNECT_S", 0.2)
+    monkeypatch.setattr(demo_vlm, "CONNECT_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         with pytest.raises(UsageError, match=r"no answer within 0.2 s; deploy/vlm/README.md says how to start one"):
@@ -177,7 +177,7 @@ def test_a_server_on_this_machine_is_found_by_itself_and_gets_no_key(
             f"{blind.url}/v1: text does not answer about a picture by a JSON schema (answer 400: no images)"
         )
         assert sees.asked[0][1] == "", "nobody knows who listens there"
-        monkeypatch.setattr(demo_config.find_local_vlm, "__defaults__", (ports,))
+        monkeypatch.setattr(demo_vlm.find_local_vlm, "__defaults__", (ports,))
         out = io.StringIO()
         plan = make_plan(DemoOptions(port=0), tmp_path, DemoConsole(ManualClock(), as_json=False, out=out))
     assert plan.judge == f"Judged by the vision-language model qwen at {sees.url}/v1."
