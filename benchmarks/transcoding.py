@@ -25,7 +25,7 @@ from typing import cast
 import av
 import numpy as np
 
-from appliance.media import live_rendition
+from appliance.media import rendition
 from appliance.media.fragmented_mp4 import FragmentReader
 from appliance.media.recorded import ClipRedaction, ExaminedMoment, RecordedSegment
 from appliance.media.recording_reader import READ_DIRECTLY
@@ -107,7 +107,7 @@ def _convert_live(source: Path) -> tuple[float, int]:
     fragments = reader.read()
     began, made = time.process_time(), 0
     for n, each in enumerate(fragments):
-        answer = live_rendition.convert(each.init.data, each.data, n == 0, False)
+        answer = rendition.convert(each.init.data, each.data, n == 0, False)
         made += len(cast(bytes, answer["data"]))
     return time.process_time() - began, made
 

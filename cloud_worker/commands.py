@@ -21,7 +21,7 @@ from pydantic import TypeAdapter, ValidationError
 from appliance.base.clock import Clock
 from appliance.base.errors import EngineError, EngineUnavailable, MissingDependency, UplinkError, UsageError
 from appliance.base.json_lines import first_problem
-from appliance.base.library_telemetry import remove_identifiers
+from appliance.base.telemetry import remove_identifiers
 from appliance.broker.nats_link import NatsLink, end_tasks
 from appliance.detect import detector_loader
 from appliance.detect.detector import UpscalingDetector

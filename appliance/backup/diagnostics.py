@@ -4,20 +4,30 @@ from __future__ import annotations
 
 import io
 import json
+import platform
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
+from functools import cache
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as of_package
 from pathlib import Path
 from typing import Any
 
+from appliance import version
 from appliance.base import machine
 from appliance.base.errors import ConfigError, VedetteError
 from appliance.base.yamlfile import read_text
 from appliance.settings.secret_scrubber import SecretScrubber
 from appliance.settings.settings_service import SiteVersion
+from appliance.store.database import database_versions
 from appliance.store.storage_reader import gap_rows, health_rows, schema_of
 
+PACKAGES = (
+    "numpy", "opencv-python-headless", "av", "onnxruntime", "pydantic", "fastapi", "uvicorn", "nats-py", "httpx",
+    "cryptography", "paho-mqtt", "apprise",
+)  # fmt: skip
 PART_CHARACTERS_MAX = 4_000_000  # of one file; the log in memory has less
 _README = """\
 Diagnostics of a Vedette appliance. Text and numbers only: no images, no recording, no accounts.
@@ -135,3 +145,18 @@ class _ZipSink(io.RawIOBase):
         found = b"".join(self._pieces)
         self._pieces.clear()
         return found
+
+
+@cache
+def versions() -> dict[str, str]:
+    """Return the versions of Vedette, Python, the kernel, SQLite, the schema, and the packages that are installed."""
+    found = {
+        "vedette": version() or "not installed", "python": platform.python_version(), "kernel": machine.kernel(),
+        **database_versions(),
+    }  # fmt: skip
+    for name in PACKAGES:
+        try:
+            found[name] = of_package(name)
+        except PackageNotFoundError:
+            continue
+    return found

@@ -1,23 +1,31 @@
 """Writes the log: text or JSON lines on stderr, repeated lines counted, secrets of URLs removed, one line a message.
 
 The last lines are kept in memory, too, for the page System.
+
+From `remove_identifiers` on: it removes what the telemetry of libraries left in the home folder before it was off.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import logging
+import os
 import re
+import stat
 import sys
 import threading
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, get_args
 
 from appliance.base.clock import Clock, iso_utc
 from appliance.base.errors import printable, redact
+
+logger = logging.getLogger(__name__)
 
 
 class _TextFormatter(logging.Formatter):
@@ -170,3 +178,52 @@ class LogThrottle:
         suffix = f" (and {self._held} times more before)" if self._held else ""
         self._logger.log(level, "%s%s", text, suffix, exc_info=with_traceback)
         self._text, self._logged_at, self._held = text, now, 0
+
+
+_DATABASE = "onnxruntime.db"
+# Beneath the folder for caches (ONNX Runtime) and the home folder (OpenVINO): where, and which files.
+_ONNX_RUNTIME = (
+    ("Microsoft", "DeveloperTools", ".onnxruntime"),
+    ("deviceid", "deviceid.lock", _DATABASE, *(f"{_DATABASE}{end}" for end in ("-journal", "-wal", "-shm", ".ses"))),
+)
+_OPENVINO = (("intel",), ("openvino_ga_cid", "openvino_ga_uid", "stats"))
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+
+
+def remove_identifiers() -> None:
+    """Remove what ONNX Runtime and OpenVINO left in the home folder of this user, and the folders that are empty then.
+
+    Only regular files of these names go, and no link is followed. Leave a file that cannot be removed, without an
+    error.
+    """
+    home = Path(os.path.expanduser("~"))
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache")
+    for base, (folders, names) in ((caches, _ONNX_RUNTIME), (home, _OPENVINO)):
+        with contextlib.suppress(OSError), contextlib.ExitStack() as opened:
+            removed = _remove(base, folders, names, opened)
+            if removed:
+                place = base.joinpath(*folders)
+                logger.info("removed what a library's telemetry had left in %s: %s", place, ", ".join(removed))
+
+
+def _remove(base: Path, folders: tuple[str, ...], names: tuple[str, ...], opened: contextlib.ExitStack) -> list[str]:
+    """Remove the files and return their names. opened: closes the folders. Raises OSError."""
+    parents = [os.open(base, _FOLDER)]
+    opened.callback(os.close, parents[0])
+    for name in folders:
+        parents.append(os.open(name, _FOLDER, dir_fd=parents[-1]))
+        opened.callback(os.close, parents[-1])
+    removed = [name for name in names if _unlink(name, parents[-1])]
+    if removed:
+        with contextlib.suppress(OSError):  # something else is in it
+            for name, parent in zip(reversed(folders), reversed(parents[:-1]), strict=True):
+                os.rmdir(name, dir_fd=parent)
+    return removed
+
+
+def _unlink(name: str, folder: int) -> bool:
+    with contextlib.suppress(OSError):
+        if stat.S_ISREG(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+            os.unlink(name, dir_fd=folder)
+            return True
+    return False

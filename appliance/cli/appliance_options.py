@@ -275,7 +275,7 @@ Exit code 0: done. 2: wrong use or configuration.
     option("--out", type=Path, required=True, metavar="FILE", help="the zip to write"),
     option("--log", default="", metavar="FILE", help="a log to include, - for standard input; its end is kept"),
     option("--storage", type=Path, metavar="DIR", help="storage.dir, if the site file cannot be read"),
-    run="appliance.cli.diagnostics_command:diagnostics_command",
+    run="appliance.cli.backup_and_diagnostics:diagnostics_command",
 )
 
 
@@ -298,7 +298,7 @@ recover a lost passphrase. Exit code 0: done. 1: the database or the disk. 2: wr
     option("--out", type=Path, required=True, metavar="FILE", help="the file to write"),
     switch("--evidence", help="include the images and clips of alerts"),
     switch("--secrets", help="include the secrets, encrypted with a passphrase"),
-    run="appliance.cli.backup_command:backup_command",
+    run="appliance.cli.backup_and_diagnostics:backup_command",
 )
 
 
@@ -319,7 +319,7 @@ Exit code 0: done, or ready. 1: the database or the disk. 2: it is no backup of 
     CONFIG,
     option("--storage", type=Path, metavar="DIR", help="storage.dir, if no site file names it"),
     switch("--other-site", help="accept the backup of a site with another name"),
-    run="appliance.cli.backup_command:restore_command",
+    run="appliance.cli.backup_and_diagnostics:restore_command",
 )
 
 

@@ -22,7 +22,7 @@ from appliance.detect.model_advice import DetectorLoad, better_models, inference
 from appliance.detect.model_files import model_bundles
 from appliance.detect.network_detector import NetworkDetector
 from appliance.detect.runtime_choice import RuntimeOption
-from appliance.rules.reportable import unknown_labels
+from appliance.rules.engine import unknown_labels
 
 Lines = Mapping[tuple[str | int, ...], int]
 RUNS = 5  # the median counts; one more before them is for memory and caches

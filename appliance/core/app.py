@@ -19,7 +19,6 @@ from appliance import config as site_config
 from appliance.backup.restore import apply_ready
 from appliance.base.clock import Clock, SystemClock, local_day
 from appliance.base.errors import MissingDependency, StoreError, UsageError
-from appliance.base.library_telemetry import remove_identifiers
 from appliance.base.process_memory import (
     CORE_MMAP_THRESHOLD_BYTES,
     TRIM_EVERY_S,
@@ -29,7 +28,7 @@ from appliance.base.process_memory import (
     share_methods,
     spare_what_stays,
 )
-from appliance.base.telemetry import LogRing
+from appliance.base.telemetry import LogRing, remove_identifiers
 from appliance.base.threads import Service, ServiceGroup, ServiceRestarts, periodic_service
 from appliance.bundle.rollout import SHADOW_EVERY_S
 from appliance.canary.candidates import EVERY_S as PROOF_EVERY_S

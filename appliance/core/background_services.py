@@ -42,9 +42,8 @@ from appliance.evidence.privacy import PrivacyEgressPolicy, PrivacyRules, Sharea
 from appliance.health.drift import READ_EVERY_S, DriftMonitor
 from appliance.media.recording_reader import SandboxedReader
 from appliance.notify.delivery import LoopSignal, NotifierDeps
-from appliance.notify.message import MessageBuilder, SnoozeLinks
+from appliance.notify.message import MessageBuilder, PushMeans, SnoozeLinks, VapidKey
 from appliance.notify.notice_policy import SystemStatus
-from appliance.notify.push_means import PushMeans, VapidKey
 from appliance.recheck.recheck_policy import NO_CLOUD, busy_text, cloud_away
 from appliance.recheck.service import ImageDetector, RecheckService, StatusSources
 from appliance.router.router_maintenance import SystemLoadMonitor

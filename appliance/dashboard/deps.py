@@ -18,8 +18,7 @@ from appliance.dashboard.snapshots import CutSnapshot
 from appliance.health.load_shedding import LoadShedding
 from appliance.media.recording_reader import READ_DIRECTLY, RecordingReader
 from appliance.notify.delivery import TargetStatus
-from appliance.notify.message import SnoozeLinks
-from appliance.notify.push_means import PushMeans
+from appliance.notify.message import PushMeans, SnoozeLinks
 from appliance.router.calibration import UNTRAINED, Calibration
 from appliance.router.escalation_planner import ApiEscalation, RequestAnswer
 from appliance.rules.arming import Arming

@@ -18,8 +18,7 @@ from appliance.dashboard.arming_api import ArmingPart
 from appliance.dashboard.deps import CoreProbes
 from appliance.dashboard.schemas import API, ApiModel, Flag, RequestModel
 from appliance.dashboard.settings_api import Settings, settings_problems, user_of
-from appliance.notify.message import SendResult, SnoozeLinks, SnoozeOffer
-from appliance.notify.push_means import PushMeans
+from appliance.notify.message import PushMeans, SendResult, SnoozeLinks, SnoozeOffer
 from appliance.settings.site_editor import SiteText
 from appliance.settings.yaml_edit import REMOVED, SiteChange
 from appliance.store.audit import AuditRow, AuditStore

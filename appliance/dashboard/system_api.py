@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import os
-import platform
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
-from importlib.metadata import PackageNotFoundError
-from importlib.metadata import version as of_package
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated
 
 from fastapi import Depends, Query
 from starlette.responses import StreamingResponse
 
-from appliance import version
-from appliance.backup.diagnostics import DiagnosticsSource, stream_bundle
+from appliance.backup.diagnostics import DiagnosticsSource, stream_bundle, versions
 from appliance.base import machine
 from appliance.base.child_processes import SANDBOX
 from appliance.base.clock import Clock
@@ -37,7 +33,6 @@ from appliance.health.load_shedding import LoadShedding
 from appliance.sandbox.confinement import missing_confinement
 from appliance.settings.secret_scrubber import SecretScrubber
 from appliance.store.cameras import CameraStore
-from appliance.store.database import database_versions
 from appliance.store.meter import Meter, Metric, MetricName
 from appliance.store.savings import EnergyAccount
 from appliance.store.storage_report import StorageReportCache
@@ -47,10 +42,6 @@ from appliance.web.texts import N_
 
 READ_EVERY_S = 2.0  # a page that is open asks each few seconds; the kernel adds up a process's pages for milliseconds
 LOG_SHOWN = 200  # lines on the page; base.telemetry.RING_LINES_MAX are kept
-PACKAGES = (
-    "numpy", "opencv-python-headless", "av", "onnxruntime", "pydantic", "fastapi", "uvicorn", "nats-py", "httpx",
-    "cryptography", "paho-mqtt", "apprise",
-)  # fmt: skip
 BACKEND_NAMES: dict[Backend, str] = {
     "auto": "ONNX Runtime", "onnx": "ONNX Runtime", "openvino": "OpenVINO", "tensorrt": "TensorRT", "hailo": "HailoRT",
     "hog": "OpenCV HOG",
@@ -347,21 +338,6 @@ class SystemReader:
     @cached_property
     def _confinement_missing(self) -> list[str]:
         return list(missing_confinement())
-
-
-@cache
-def versions() -> dict[str, str]:
-    """Return the versions of Vedette, Python, the kernel, SQLite, the schema, and the packages that are installed."""
-    found = {
-        "vedette": version() or "not installed", "python": platform.python_version(), "kernel": machine.kernel(),
-        **database_versions(),
-    }  # fmt: skip
-    for name in PACKAGES:
-        try:
-            found[name] = of_package(name)
-        except PackageNotFoundError:
-            continue
-    return found
 
 
 def _shedding(shed: LoadShedding) -> SheddingItem:

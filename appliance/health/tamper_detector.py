@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance import config
-from appliance.health.conditions import HealthCondition, HealthListener
+from appliance.health.camera_health import HealthCondition, HealthListener
 from appliance.types import HealthKind
 
 Plane = NDArray[np.uint8]

@@ -37,7 +37,7 @@ from appliance.ingest.recorder import RecordTarget, SegmentRecorder
 from appliance.ingest.socket_meter import SocketFinder
 from appliance.ingest.substream_ring import LiveRings, StandbyRing, SubstreamRing, clear_substreams
 from appliance.recheck.worker import RecheckWorker
-from appliance.rules.reportable import unknown_labels
+from appliance.rules.engine import unknown_labels
 from appliance.track.stationary_objects import ParkedVehiclesStore, StationaryObjects
 from appliance.track.tracker import Tracker
 from appliance.types import (

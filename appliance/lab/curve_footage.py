@@ -34,8 +34,7 @@ from appliance.replay.replay_result import ReplayResult
 from appliance.replay.replay_routing import FrameHistory, escalation_message, image_bytes
 from appliance.replay.replay_runner import play
 from appliance.router.escalation_planner import build_escalation
-from appliance.rules.engine import RulesEngine
-from appliance.rules.reportable import rule_event
+from appliance.rules.engine import RulesEngine, rule_event
 from appliance.scenario.expectations import Expectation, expectations_of
 from appliance.scenario.ground_truth import BoxesSpool, read_truth, shaken_truth, true_frame_boxes
 from appliance.scenario.scenario_loader import ScenarioPart, ScenarioPlan, with_uplink

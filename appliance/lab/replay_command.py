@@ -51,7 +51,7 @@ from appliance.replay.replay_result import ReplayResult
 from appliance.replay.replay_resume import OpenLog, open_log
 from appliance.replay.replay_runner import play
 from appliance.replay.verdict_source import VerdictOptions
-from appliance.rules.reportable import unknown_labels
+from appliance.rules.engine import unknown_labels
 from appliance.scenario.scenario_verdicts import oracle_for_replay
 from appliance.store.storage_reader import StorageArchive
 from appliance.types import HardwareKind

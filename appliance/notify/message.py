@@ -1,6 +1,9 @@
 """Builds the messages that a target gets about alerts and health events, and the port by which one is sent.
 
 A message may have a link by which its target is not told of a camera or rule for a while: signed, for one use.
+
+`VapidKey` and `PushMeans` are the sender and the receivers of web push messages (RFC 8292, VAPID): the appliance's key
+and the subscribed browsers. They are here because `push_sender` loads the package cryptography.
 """
 
 from __future__ import annotations
@@ -16,21 +19,26 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Literal, Protocol
-from urllib.parse import quote
+from typing import TYPE_CHECKING, Literal, Protocol
+from urllib.parse import quote, urlsplit
 
 from appliance.base.credentials import own_key
-from appliance.base.errors import MissingDependency, PreconditionError
+from appliance.base.errors import MissingDependency, PreconditionError, UsageError
 from appliance.store.alert_rows import Standing
 from appliance.store.alerts import AlertDetail
 from appliance.store.health_events import HealthEventRow
 from appliance.store.notices import NoticeRow
 from appliance.store.paths import KEYS
-from appliance.store.push_subscriptions import UsedLinkStore
+from appliance.store.push_subscriptions import PushSubscriptionStore, UsedLinkStore
 from appliance.types import HEALTH_TITLES, SEVERITIES, AlertChange, Event, HealthKind, Severity
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric import ec
 
 logger = logging.getLogger(__name__)
 
+PUSH_TOKEN_S = 12 * 3600  # RFC 8292 allows 24 hours
+_PUSH_KEY_FILE = f"{KEYS}/push.pem"
 _REASON_CHARS_MAX = 400  # a phone shows some 200; ntfy takes 4096 bytes
 _STANDING_TEXT: dict[Standing, str] = {
     "edge": "Seen by this appliance; the cloud was not asked.",
@@ -47,7 +55,7 @@ Shown = Callable[..., str]
 LINK_S = 12 * 3600.0  # from the alert on
 SNOOZE_MINUTES = (15, 60)  # a delivery, and an hour in the garden
 TOKEN_CHARS_MAX = 600  # a camera's and a rule's name of 64 characters each, encoded, with the signature
-_KEY_FILE = f"{KEYS}/snooze.key"
+_SNOOZE_KEY_FILE = f"{KEYS}/snooze.key"
 _SIGNATURE_BYTES = 18  # 144 bits of an HMAC: nobody guesses it within its life
 
 
@@ -326,7 +334,7 @@ class SnoozeLinks:
 
     def __init__(self, root: Path, public_url: str, used: UsedLinkStore) -> None:
         """root: the storage folder. public_url '': no links are made."""
-        self._path = root / _KEY_FILE
+        self._path = root / _SNOOZE_KEY_FILE
         self._base = public_url.rstrip("/")
         self._used = used
         self._key = b""
@@ -374,6 +382,60 @@ class SnoozeLinks:
     def _signature(self, head: str) -> bytes:
         self._key = self._key or own_key(self._path, lambda: secrets.token_bytes(32))
         return hmac.new(self._key, f"snooze|{head}".encode(), hashlib.sha256).digest()[:_SIGNATURE_BYTES]
+
+
+class VapidKey:
+    """The key by which push services know this appliance. State: the key, made at first use. Any thread."""
+
+    def __init__(self, root: Path) -> None:
+        """root: the storage folder."""
+        self._path = root / _PUSH_KEY_FILE
+        self._key: ec.EllipticCurvePrivateKey | None = None
+
+    @property
+    def public(self) -> str:
+        """As browsers want it (`applicationServerKey`). Raises MissingDependency."""
+        from appliance.notify.push_sender import point
+
+        return encode(point(self._private().public_key()))
+
+    def authorization(self, endpoint: str, contact: str, now: float) -> str:
+        """Return the header of a message to `endpoint`.
+
+        contact: an https: or mailto: address of the sender.
+        """
+        from appliance.notify.push_sender import sign
+
+        parts = urlsplit(endpoint)
+        claims = {"aud": f"{parts.scheme}://{parts.netloc}", "exp": int(now) + PUSH_TOKEN_S, "sub": contact}
+        parts_json = [json.dumps(part, separators=(",", ":")) for part in ({"typ": "JWT", "alg": "ES256"}, claims)]
+        signed = ".".join(encode(part.encode()) for part in parts_json)
+        return f"vapid t={signed}.{encode(sign(self._private(), signed.encode()))}, k={self.public}"
+
+    def _private(self) -> ec.EllipticCurvePrivateKey:
+        if self._key is None:
+            from appliance.notify.push_sender import load_key, new_key
+
+            self._key = load_key(own_key(self._path, new_key))
+            if self._key is None:
+                raise UsageError(f"{self._path} is no key for web push: delete it, and subscribe anew")
+        return self._key
+
+
+@dataclass(frozen=True, slots=True)
+class PushMeans:
+    """The parts that push targets share.
+
+    sees: true if a user may see a camera. contact: the sender's address, for push services. only: the id of the one
+    browser that is tried; '': all are sent to. in_hours: whether hours such as `22:00-06:00` cover a time.
+    """
+
+    key: VapidKey
+    subscriptions: PushSubscriptionStore
+    sees: Callable[[str, str], bool]
+    contact: str
+    only: str = ""
+    in_hours: Callable[[str, float], bool] = lambda hours, t: False
 
 
 def encode(data: bytes) -> str:

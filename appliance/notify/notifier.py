@@ -29,9 +29,8 @@ from appliance.config.values import Finding
 from appliance.notify.apprise_sender import AppriseSender, load_service
 from appliance.notify.delivery import POLL_S, NotifierDeps, TargetSender, TargetStatus, UnstoredAlert
 from appliance.notify.http_sender import HttpSender, load_tls_ca
-from appliance.notify.message import MessageBuilder, MessageSender, SendResult
+from appliance.notify.message import MessageBuilder, MessageSender, PushMeans, SendResult
 from appliance.notify.notice_policy import is_news
-from appliance.notify.push_means import PushMeans
 from appliance.notify.push_sender import PushSender
 from appliance.store.database import Database
 from appliance.store.notices import NewNotice, NoticeRow, OpenNotice

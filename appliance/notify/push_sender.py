@@ -23,8 +23,7 @@ from appliance.base.clock import Clock
 from appliance.base.errors import UsageError
 from appliance.config import PushTarget
 from appliance.notify.http_sender import HttpPoster, HttpRequest, tls_verification
-from appliance.notify.message import NotificationMessage, SendResult, is_good_news
-from appliance.notify.push_means import PushMeans
+from appliance.notify.message import NotificationMessage, PushMeans, SendResult, is_good_news
 from appliance.store.push_subscriptions import PushPreference, PushSubscription
 from appliance.types import SEVERITIES
 

@@ -14,8 +14,7 @@ from pydantic import Field, TypeAdapter
 from appliance import version
 from appliance.base.config_model import ConfigModel, DetectorConfig
 from appliance.base.errors import SourceError
-from appliance.base.flat_record import record_class
-from appliance.base.json_lines import encode_log, unused_header_fields
+from appliance.base.json_lines import encode_log, record_class, unused_header_fields
 from appliance.base.local_files import is_special
 from appliance.config import (
     AlertsConfig,

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from appliance.base.flat_record import flat
+from appliance.base.json_lines import flat
 from appliance.replay.replay_result import ReplayResult
 from appliance.replay.verdict_source import BY_NEARNESS
 from appliance.types import BestView, Decision, Event, Gap, HealthEvent, LogVerdict

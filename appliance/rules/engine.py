@@ -1,15 +1,19 @@
-"""Applies the rules of one camera: tracked boxes in, events out."""
+"""Applies the rules of one camera: tracked boxes in, events out.
+
+From `rule_place` on: what a rule can report, that is its place and labels, its event, and labels that the network does
+not know.
+"""
 
 from __future__ import annotations
 
+import difflib
 import hashlib
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from appliance.config import CameraConfig, DwellRule, LineRule, Rule
 from appliance.rules.conditions import Calibration, RuleCondition, RuleTrackState, condition_for
 from appliance.rules.line_polygon_geometry import Polygon, at_frame_edge, foot
-from appliance.rules.reportable import rule_event
 from appliance.rules.weekly_hours import ArmedHours, LocalTime
 from appliance.rules.zones_and_lines import (
     TUNING,
@@ -20,6 +24,8 @@ from appliance.rules.zones_and_lines import (
     are_neighbours,
 )
 from appliance.types import Box, Event, FrameBoxes, StreamHeader, TrackedObject
+
+LISTED_MAX = 12  # names in an error message
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,3 +258,51 @@ class RulesEngine:
         content = f"{self._camera}|{self._session}|{rule.name}|{found.track}|{t!r}|{rule.kind}"
         event_id = hashlib.sha256(content.encode()).hexdigest()[:16]
         return rule_event(self._camera, rule, replace(found, score=round(certainty, 3)), t, event_id)
+
+
+def rule_place(rule: Rule) -> tuple[str, str]:
+    """Return the zone and the line that a rule watches; one of them is ''."""
+    return ("", rule.line) if isinstance(rule, LineRule) else (rule.zone, "")
+
+
+def can_report(rule: Rule, name: str, zone: str, line: str, label: str) -> bool:
+    """Return True if a rule of this name, place and label is meant; '' matches anything."""
+    meant = zip((name, zone, line), (rule.name, *rule_place(rule)), strict=True)
+    return all(one in ("", other) for one, other in meant) and (not label or label in rule.labels)
+
+
+def rule_event(camera: str, rule: Rule, found: TrackedObject, t: float, id_: str = "") -> Event:
+    """Return the event of a rule about an object in the frame of time `t`."""
+    zone, line = rule_place(rule)
+    return Event(
+        camera=camera, rule=rule.name, kind=rule.kind, track=found.track, label=found.label, t=t, score=found.score,
+        box=found.box, zone=zone, line=line, severity=rule.severity, id=id_,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownLabel:
+    """rule, label: their places among the camera's rules and the rule's labels. never: the rule cannot fire at all."""
+
+    rule: int
+    label: int
+    text: str
+    never: bool
+
+
+def unknown_labels(rules: Sequence[Rule], known: Sequence[str]) -> Iterator[UnknownLabel]:
+    """Yield the labels that the rules of a camera want and a network with these classes cannot find."""
+    for number, rule in enumerate(rules):
+        never = not set(rule.labels) & set(known)
+        for place, label in enumerate(rule.labels):
+            if label not in known:
+                text = f"rule `{rule.name}` wants `{label}`, and the network has no such class"
+                text += ", so it never fires" if never else ""
+                yield UnknownLabel(number, place, f"{text}; {_hint(label, known)}", never)
+
+
+def _hint(label: str, known: Sequence[str]) -> str:
+    near = difflib.get_close_matches(label, known, n=1)
+    if near:
+        return f"did you mean `{near[0]}`?"
+    return f"it knows: {', '.join(known[:LISTED_MAX])}{'…' if len(known) > LISTED_MAX else ''}"

@@ -21,8 +21,7 @@ from appliance.base.clock import SystemClock, process_cpu_s
 from appliance.base.machine import close_peak, open_peak
 from appliance.base.process_memory import spare_what_stays, trim_heaps
 from appliance.sandbox.confinement import confine, library_policy
-from appliance.sandbox.sandbox import SandboxLimits
-from appliance.sandbox.sandbox_channel import Value, receive, send
+from appliance.sandbox.sandbox import SandboxLimits, Value, receive, send
 
 
 def main(argument: str) -> int:

@@ -16,8 +16,8 @@ from appliance.config import CameraConfig, DwellRule, LineRule
 from appliance.replay.replay_report import format_time, missing_verdicts_text
 from appliance.replay.replay_result import ReplayResult
 from appliance.rules.conditions import Calibration
+from appliance.rules.engine import can_report, unknown_labels
 from appliance.rules.line_polygon_geometry import Polygon, foot
-from appliance.rules.reportable import can_report, unknown_labels
 from appliance.scenario.expectations import FalseAlarm, Miss
 from appliance.scenario.loss_attribution import FRAMES_MAX, LEAD_S, Culprit, MissRecord, find_culprit
 from appliance.scenario.metrics import Estimate, EventFigures, TrackFigures, format_estimate

@@ -27,7 +27,7 @@ from appliance.detect.model_files import named_model
 from appliance.detect.runtime_choice import as_at_run_time, measure_candidates
 from appliance.replay.recording_tasks import SCENARIOS_TASK, SPAN_TASK, TRIAL_TASK
 from appliance.replay.trial_replay import replayed_explanation, settings_compared
-from appliance.rules.reportable import rule_place
+from appliance.rules.engine import rule_place
 from appliance.scenario import scenario_runner
 from appliance.scenario.scenario_loader import ScenarioPlan, load_scenario
 from appliance.scenario.scenario_result import ScenarioResult

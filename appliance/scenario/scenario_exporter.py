@@ -24,7 +24,7 @@ from appliance.config import AlertsConfig, CameraConfig, DecisionConfig, DwellRu
 from appliance.media.recorded import ROUNDING_S, ClipFile, RecordedSegment
 from appliance.media.recording_reader import READ_DIRECTLY, RecordingReader
 from appliance.rules.conditions import Calibration
-from appliance.rules.reportable import rule_place
+from appliance.rules.engine import rule_place
 from appliance.rules.weekly_hours import ArmedHours
 from appliance.rules.zones_and_lines import TUNING
 from appliance.scenario.scenario_file import (

@@ -17,7 +17,7 @@ from appliance.config import CameraConfig, DecisionConfig, LineRule
 from appliance.replay.cassette_file import CassetteReader
 from appliance.replay.footage_conditions import NO_CONDITIONS, ConditionSet
 from appliance.replay.verdict_source import OracleOptions, parse_verdict_source
-from appliance.rules.reportable import can_report
+from appliance.rules.engine import can_report
 from appliance.scenario.ground_truth import format_of, read_labels
 from appliance.scenario.scenario_schema import SCENARIO_SUFFIX, EventEntry, ExpectEntry, Scenario
 

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from appliance.base.flat_record import flat, grouped
+from appliance.base.json_lines import flat, grouped
 from appliance.store.alert_rows import ALERT_COLUMNS, read_alert, read_event
 from appliance.store.database import Database, insert, open_read_only, to_json
 from appliance.store.escalations import RELEASED, Delivery

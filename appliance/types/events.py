@@ -177,7 +177,7 @@ class RouteInputs:
         "budget_left", "audit_share", "audit_of", "chance_max", "error_high", "learn_share", "crowd", "rechecked",
         "pool_wait_s", "gpu_hour", "offload",
     )  # fmt: skip
-    """The keys of the flat record (base/flat_record.py)."""
+    """The keys of the flat record (`flat` in base/json_lines.py)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,7 +246,7 @@ class Route:
         "picture_bytes", "pictures", "pictures_guessed", "when", "evidence", "value", "wait", "until_t", "gpu_s",
         "money", "tier", "edge", "certainty", "flagged", "inputs",
     )  # fmt: skip
-    """The keys of the flat record (base/flat_record.py)."""
+    """The keys of the flat record (`flat` in base/json_lines.py)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,7 +31,7 @@ from typing import Any
 import torch
 import yaml
 
-from appliance import cli
+from appliance.__main__ import main as vedette
 from appliance.alerts.pipeline import Pipeline
 from appliance.analysis.camera_analysis import CameraAnalysis
 from appliance.base.clock import ManualClock, SystemClock, local_weekday_minute
@@ -354,7 +354,7 @@ class Loop:
         """Run a command of Vedette; return its JSON. Raise IndexFault if it does not end as it should."""
         said = self._out / "command.json"
         with said.open("w", encoding="utf-8") as file, contextlib.redirect_stdout(file):
-            status = cli.main([*map(str, words), "--json"])
+            status = vedette([*map(str, words), "--json"])
         if status not in ok:
             raise IndexFault(f"vedette {' '.join(map(str, words))}: exit code {status}")
         return json.loads(said.read_text(encoding="utf-8"))

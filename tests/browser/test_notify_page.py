@@ -18,8 +18,7 @@ from appliance.base.clock import SystemClock
 from appliance.config import SiteConfig
 from appliance.dashboard.deps import CoreProbes
 from appliance.dashboard.settings_api import SettingsPart
-from appliance.notify.message import AlertFinding, NotificationMessage, SnoozeLinks
-from appliance.notify.push_means import PushMeans, VapidKey
+from appliance.notify.message import AlertFinding, NotificationMessage, PushMeans, SnoozeLinks, VapidKey
 from appliance.settings.settings_service import SettingsService
 from appliance.settings.yaml_edit import REMOVED, SiteChange
 from appliance.store.arming import ArmingStore

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from appliance.__main__ import main
 from appliance.base.clock import ManualClock, SystemClock
-from appliance.cli import main
 from appliance.lab.cassette_agree_command import ORDERS
 from appliance.lab.cassette_command import CassetteRecorder, cassette_from_store
 from appliance.store.reviews import ReviewStore

@@ -20,9 +20,9 @@ import pytest
 import yaml
 
 from appliance import wire
+from appliance.__main__ import main
 from appliance.base.errors import PreconditionError, UsageError
 from appliance.base.local_files import DiskWriteError
-from appliance.cli import main
 from appliance.detect.detector import ObjectDetector
 from appliance.lab import export_samples
 from appliance.lab.export_command import (
@@ -360,7 +360,7 @@ def and_die(*given):
         os.kill(os.getpid(), signal.SIGKILL)
     return cut(*given)
 export_command.cut_images = and_die
-from appliance.cli import main
+from appliance.__main__ import main
 main(sys.argv[1:])
 """
 

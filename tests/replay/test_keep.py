@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 import yaml
 
+from appliance.__main__ import main
 from appliance.base.clock import local_weekday_minute
 from appliance.base.errors import EvidenceError, PreconditionError, UsageError
 from appliance.base.local_files import DiskWriteError
-from appliance.cli import main
 from appliance.config import Schedule
 from appliance.detect.detector import ObjectDetector
 from appliance.media.decoder import DecodedFrame
@@ -317,7 +317,7 @@ def test_a_kill_in_the_middle_leaves_nothing_that_passes_for_a_scenario(life: Li
 KILLED = """
 import os, pathlib, signal, sys
 pathlib.Path.rename = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-from appliance.cli import main
+from appliance.__main__ import main
 main(sys.argv[1:])
 """
 

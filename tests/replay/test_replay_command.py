@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from appliance.__main__ import main
 from appliance.base.config_model import DetectorConfig
-from appliance.cli import main
 from appliance.detect import detector_loader
 from appliance.lab.replay_command import ReplaySelection, replay_targets, video_files
 from tests.support.block_footage import BrightBlock, block_clip, site

@@ -17,9 +17,9 @@ import pytest
 import yaml
 from test_replay_resume import Killed, Mortal
 
+from appliance.__main__ import main
 from appliance.base.clock import ManualClock, SystemClock
 from appliance.base.errors import ConfigError, SourceError, UsageError
-from appliance.cli import main
 from appliance.lab.scenario import html_report
 from appliance.lab.scenario.html_report import cut_stills
 from appliance.lab.scenario.scenario_command import ReportTargets, scenario_command, total_figures

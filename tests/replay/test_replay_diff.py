@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from appliance.__main__ import main
 from appliance.base.clock import ManualClock
 from appliance.base.errors import UsageError
 from appliance.base.json_lines import encode_log
-from appliance.cli import main
 from appliance.config import LocalJudgeConfig, SiteConfig
 from appliance.lab.replay_diff_command import diff_texts
 from appliance.replay import replay_diff_match

@@ -15,7 +15,7 @@ from appliance import wire
 from appliance.base import json_lines
 from appliance.base.broker_config import BrokerConfig
 from appliance.base.clock import ManualClock
-from appliance.base.flat_record import flat
+from appliance.base.json_lines import flat
 from appliance.config import BudgetConfig, OffPeakConfig, SiteConfig
 from appliance.core.core_settings import CoreStores
 from appliance.evidence.evidence_maker import EvidenceMaker

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from test_replay_recording import NOON, T0, Box
 
 from appliance import wire
+from appliance.__main__ import main
 from appliance.base import json_lines
 from appliance.base.clock import ManualClock, SystemClock
 from appliance.base.errors import UplinkError, UsageError
-from appliance.cli import main
 from appliance.config import SiteConfig
 from appliance.core.core_settings import CoreStores
 from appliance.detect import detector_loader

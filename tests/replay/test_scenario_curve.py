@@ -14,9 +14,9 @@ import pytest
 from numpy.typing import NDArray
 
 from appliance import wire
+from appliance.__main__ import main
 from appliance.base.clock import SystemClock
 from appliance.base.errors import UsageError
-from appliance.cli import main
 from appliance.lab.curve_command import CurveOptions, as_json, curve_command
 from appliance.lab.curve_footage import ReplayedFootage, _message_bytes, replay_footage
 from appliance.lab.curve_measurement import CurveReport, measure_curves

@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from appliance.__main__ import main
 from appliance.base.errors import ConfigError
-from appliance.cli import main
 from appliance.lab.scenario import html_report
 from appliance.lab.scenario.html_report import cut_stills
 from appliance.lab.scenario.scenario_command import ReportTargets, as_json, scenario_command, total_figures

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from appliance.base.flat_record import grouped
+from appliance.base.json_lines import grouped
 from appliance.types import RouteInputs
 
 

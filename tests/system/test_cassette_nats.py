@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from appliance.cli import main
+from appliance.__main__ import main
 from appliance.detect import detector_loader
 from tests.servers.nats import NatsServer
 from tests.servers.openai_stub import KEY, MODEL, OpenAiStub, openai_stub

@@ -20,7 +20,7 @@ import av
 import onnxruntime as ort
 import pytest
 
-from appliance.cli import main
+from appliance.__main__ import main
 from tests.servers.rtsp import FaultyRtspServer, RtspServerThread
 from tests.support.numbered_footage import numbered_image
 from tests.support.scripted_sources import clip

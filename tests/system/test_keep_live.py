@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from appliance.cli import main
+from appliance.__main__ import main
 from tests.servers.appliance_process import ApplianceProcess
 from tests.servers.red_camera import red_appliance, red_clip
 from tests.servers.rtsp import FaultyRtspServer

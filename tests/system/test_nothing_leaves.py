@@ -17,8 +17,8 @@ import cv2
 import numpy as np
 import pytest
 
+from appliance.__main__ import commands
 from appliance.base.child_processes import JOB_FUNCTIONS, MEDIA_FUNCTIONS, SANDBOX
-from appliance.cli import COMMANDS
 from cloud_worker.__main__ import _parser as worker_parser
 from tests.servers import network_stories, watched_network
 from tests.servers.nats import find_nats_servers
@@ -166,7 +166,7 @@ def _verbs(parser: argparse.ArgumentParser, before: str = "") -> Iterator[str]:
 
 def test_every_command_has_a_story() -> None:
     """A new one fails here until it is told in tests/servers/network_stories.py."""
-    named = {f"appliance {each.name}" for each in COMMANDS}
+    named = {f"appliance {each.name}" for each in commands()}
     ours = {each for each in named if not any(other.startswith(f"{each} ") for other in named)}  # families only group
     verbs = {f"cloud_worker {each}" for each in _verbs(worker_parser())}
     assert "cloud_worker dead-letters list" in verbs

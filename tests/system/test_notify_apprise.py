@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from appliance.__main__ import main
 from appliance.base.clock import ManualClock
 from appliance.base.errors import ConfigError, MissingDependency, UsageError
 from appliance.base.yamlfile import loads
-from appliance.cli import main
 from appliance.config import AppriseTarget, SiteConfig
 from appliance.config.values import Finding
 from appliance.notify.notifier import check_targets

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.cli import main
+from appliance.__main__ import main
 from appliance.config import SiteConfig
 from appliance.notify.notifier import check_targets
 from tests.servers.receiver import Receiver

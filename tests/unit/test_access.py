@@ -17,7 +17,7 @@ from fastapi.testclient import TestClient
 from starlette.responses import PlainTextResponse
 from starlette.types import Message, Receive, Scope, Send
 
-from appliance import cli
+from appliance.__main__ import main
 from appliance.base.clock import ManualClock
 from appliance.base.credentials import hashed, is_password
 from appliance.base.errors import UsageError
@@ -657,7 +657,7 @@ def site_file(tmp_path: Path) -> Path:
 
 def typed(monkeypatch: pytest.MonkeyPatch, *words: str, password: str = PASSWORD) -> int:
     monkeypatch.setattr("sys.stdin", io.StringIO(password + "\n"))
-    return cli.main(["users", *words])
+    return main(["users", *words])
 
 
 def test_users_are_kept_from_the_command_line_also_while_the_appliance_runs(
@@ -696,8 +696,8 @@ def test_check_says_that_an_open_address_needs_users(
     site_file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["check", str(site_file), "--no-probe", "--json"]
-    assert cli.main(arguments) == 2
+    assert main(arguments) == 2
     assert "open to the network" in capsys.readouterr().out
     assert typed(monkeypatch, "add", "anna", "--role", "admin", "--config", str(site_file)) == 0
     capsys.readouterr()
-    assert cli.main(arguments) == 0, capsys.readouterr().out
+    assert main(arguments) == 0, capsys.readouterr().out

@@ -33,7 +33,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "botocore": ("appliance.bundle.repositories", "cloud_worker.archive"),
     "urllib3": ("cloud_worker.archive",),  # comes with botocore, which lets its errors through
     "cryptography": ("appliance.base.credentials", "appliance.web.tls", "appliance.notify.push_sender",
-        "appliance.notify.push_means", "appliance.bundle.publisher"),
+        "appliance.notify.message", "appliance.bundle.publisher"),
     "cuda": ("appliance.detect.cuda_runtime", "appliance.detect.letterbox"),
     "cv2": ("appliance.replay",
         "appliance.analysis", "appliance.detect", "appliance.health", "appliance.lab", "appliance.media",

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from appliance.__main__ import main
 from appliance.backup import backup_file, restore
 from appliance.backup.backup_file import (
     MANIFEST,
@@ -32,7 +33,6 @@ from appliance.backup.restore import RestoreTarget, apply_ready, ready_restore, 
 from appliance.base.clock import ManualClock
 from appliance.base.credentials import seal, unseal
 from appliance.base.errors import ConfigError, PreconditionError, UsageError, VedetteError
-from appliance.cli import main
 from appliance.config import SiteConfig, load
 from appliance.store.alert_rows import EvidenceRow, EvidenceStore
 from appliance.store.alerts import AlertStore

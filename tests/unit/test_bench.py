@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from appliance.__main__ import main
 from appliance.base.clock import ManualClock
 from appliance.base.config_model import DetectorConfig
 from appliance.base.errors import VedetteError
-from appliance.cli import main
 from appliance.detect import detector_loader, runtime_choice
 from appliance.detect.accelerators import Accelerator
 from appliance.detect.network_detector import NetworkDetector

@@ -8,12 +8,12 @@ from pathlib import Path
 import onnx
 import pytest
 
+from appliance.__main__ import main
 from appliance.base.config_model import DetectorConfig
 from appliance.base.errors import ModelError, PreconditionError, UsageError
 from appliance.bundle.bundle_store import InForce
 from appliance.bundle.manifest import MANIFEST_FILE, BundleManifest, BundleRef, ModelEntry, sha256_of
 from appliance.bundle.rollout import shadow_of
-from appliance.cli import main
 from appliance.detect import detector_loader, model_files
 from appliance.detect.bundle_maker import adopt_network, describe_file, describe_network, install_files
 from appliance.detect.model_download import ModelDownload, model_status

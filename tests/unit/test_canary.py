@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from appliance.__main__ import main
 from appliance.base.clock import ManualClock, SystemClock
 from appliance.base.config_model import DetectorConfig
 from appliance.base.errors import DetectorError, SourceError, UsageError
@@ -34,7 +35,6 @@ from appliance.canary.candidate_trial import CameraFootage, CandidateTrial, Tria
 from appliance.canary.candidates import opponent
 from appliance.canary.frame_survey import SURVEY, FootageFile, Survey
 from appliance.canary.proof_store import ProofReport, ProofStore, apply_outcome
-from appliance.cli import main
 from appliance.config import SiteConfig
 from appliance.core import ingest_supervisor
 from appliance.core.ingest_supervisor import DEATHS_MAX, IngestSupervisor

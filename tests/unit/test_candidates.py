@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from appliance.__main__ import main
 from appliance.base.clock import ManualClock, SystemClock
 from appliance.base.errors import UsageError
 from appliance.bundle.bundle_store import BundleStore
@@ -18,7 +19,6 @@ from appliance.canary.candidate_comparison import Judgement, Outcome
 from appliance.canary.candidate_trial import known_objects
 from appliance.canary.candidates import BEGIN_HOUR, WAITING_MAX, CandidateStore, NightlyProof, SettingsCandidate
 from appliance.canary.proof_store import ProofReport, ProofStore
-from appliance.cli import main
 from appliance.config import load
 from appliance.health.load_shedding import LoadShedding
 from appliance.lab import candidate_command

@@ -10,12 +10,12 @@ from typing import get_type_hints
 
 import pytest
 
-from appliance.cli import COMMANDS, main
+from appliance.__main__ import commands, main
 from appliance.cli.command_table import Command
 
 
 def test_lists_every_command_with_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
-    for command in COMMANDS:
+    for command in commands():
         with pytest.raises(SystemExit) as ended:
             main([*command.name.split(), "--help"])
         assert ended.value.code == 0
@@ -23,12 +23,12 @@ def test_lists_every_command_with_a_sentence(capsys: pytest.CaptureFixture[str])
     with pytest.raises(SystemExit):
         main(["--help"])
     listed = " ".join(capsys.readouterr().out.split())
-    for command in COMMANDS:
+    for command in commands():
         if " " not in command.name:
             assert f"{command.name} {command.summary}" in listed
 
 
-@pytest.mark.parametrize("command", [each for each in COMMANDS if each.run], ids=lambda command: command.name)
+@pytest.mark.parametrize("command", [each for each in commands() if each.run], ids=lambda command: command.name)
 def test_the_function_of_a_command_gets_all_that_it_needs_from_the_options(command: Command) -> None:
     given = {each.settings.get("dest", each.flags[-1].lstrip("-").replace("-", "_")) for each in command.options}
     function = command.function()
@@ -48,7 +48,7 @@ def test_the_function_of_a_command_gets_all_that_it_needs_from_the_options(comma
 @pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["scenario", "run", "--help"]])
 def test_help_loads_neither_the_lab_nor_a_video_library(arguments: list[str]) -> None:
     code = (
-        "import sys\nfrom appliance.cli import main\n"
+        "import sys\nfrom appliance.__main__ import main\n"
         f"try:\n    main({arguments!r})\nexcept SystemExit:\n    pass\n"
         "sys.exit(any(name.startswith('appliance.lab') or name in ('av', 'cv2', 'fastapi') for name in sys.modules))"
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import io
 import json
 import os
@@ -17,11 +16,11 @@ from pathlib import Path
 import av
 import pytest
 
+from appliance.__main__ import main
 from appliance.base import command_exit
 from appliance.base.command_exit import CommandParser
 from appliance.base.errors import UsageError
 from appliance.base.local_files import check_output
-from appliance.cli import main
 from appliance.replay.footage import ClipSource
 from appliance.settings.site_editor import first_site_file
 from cloud_worker.__main__ import main as worker
@@ -134,14 +133,13 @@ def test_what_the_terminal_cannot_show_is_written_out(monkeypatch: pytest.Monkey
 def test_ctrl_c_while_it_loads_is_an_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
     class Interrupting:
         def find_spec(self, name: str, *_: object) -> ModuleSpec | None:
-            if name == "appliance.cli":
+            if name == "appliance.cli.appliance_options":
                 raise KeyboardInterrupt
             return None
 
     monkeypatch.setattr(sys, "meta_path", [Interrupting(), *sys.meta_path])
-    monkeypatch.delitem(sys.modules, "appliance.cli")
-    monkeypatch.delattr("appliance.cli")
-    assert importlib.import_module("appliance.__main__").main() == command_exit.INTERRUPTED
+    monkeypatch.delitem(sys.modules, "appliance.cli.appliance_options", raising=False)
+    assert main() == command_exit.INTERRUPTED
 
 
 def test_what_is_no_replay_log_is_not_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,8 +7,8 @@ import re
 
 import pytest
 
+from appliance.__main__ import main
 from appliance.base.errors import UsageError
-from appliance.cli import main
 from appliance.replay.footage_conditions import (
     CONDITION_KINDS,
     NO_CONDITIONS,

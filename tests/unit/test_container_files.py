@@ -19,8 +19,8 @@ import pytest
 import yaml
 
 from appliance import config
+from appliance.__main__ import commands
 from appliance.base import yamlfile
-from appliance.cli import COMMANDS
 from appliance.cli.command_table import build_parser
 from cloud_worker.config import OpenAiEngine, WorkerConfig
 from cloud_worker.worker import ARCHIVE_DRAIN_S
@@ -145,7 +145,7 @@ def test_the_first_start_writes_a_site_file_that_vedette_takes_and_later_ones_le
         done = subprocess.run(
             ["sh"], input=script, env=environment, capture_output=True, text=True, check=True, timeout=30
         )
-        build_parser(COMMANDS).parse_args(done.stdout.split())
+        build_parser(commands()).parse_args(done.stdout.split())
         site = tmp_path / "site.yaml"
         assert str(config.load(site).storage.dir) == "/var/lib/vedette"
         assert (config.load(site).dashboard.host, config.load(site).dashboard.port) == ("0.0.0.0", 8080)

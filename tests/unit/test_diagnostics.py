@@ -14,11 +14,12 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
+from appliance.__main__ import main
 from appliance.backup.diagnostics import PART_CHARACTERS_MAX, DiagnosticsSource, stream_bundle
 from appliance.base.clock import ManualClock
 from appliance.base.errors import StoreError
 from appliance.base.telemetry import LogRing
-from appliance.cli import diagnostics_command, main
+from appliance.cli import backup_and_diagnostics
 from appliance.config import load
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import CoreProbes, StoredSite
@@ -161,7 +162,7 @@ def test_half_of_one_is_not_left(
         yield b"PK"
         raise error
 
-    monkeypatch.setattr(diagnostics_command, "stream_bundle", broken)
+    monkeypatch.setattr(backup_and_diagnostics, "stream_bundle", broken)
     out = tmp_path / "d.zip"
     assert main(["diagnostics", "--config", str(planted.path), "--out", str(out)]) in (2, 130)
     assert not out.exists()

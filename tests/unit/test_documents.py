@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from appliance.cli import COMMANDS
+from appliance.__main__ import commands
 from appliance.config import SiteConfig
 
 ROOT = Path(__file__).parents[2]
@@ -71,7 +71,7 @@ def test_every_module_and_test_that_is_named_exists(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_command_that_is_named_exists(page: Path) -> None:
-    known = {each.name.split()[0] for each in COMMANDS} | {"--help", "--version"}
+    known = {each.name.split()[0] for each in commands()} | {"--help", "--version"}
     for word in re.findall(r"`vedette ([a-z][\w-]*)", prose(page)):
         assert word in known, f"{page.name} names `vedette {word}`"
     targets = set(re.findall(r"(?m)^([a-z-]+):", (ROOT / "Makefile").read_text()))

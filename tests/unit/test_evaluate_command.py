@@ -15,7 +15,7 @@ import cv2
 import numpy as np
 import pytest
 
-from appliance.cli import main
+from appliance.__main__ import main
 from appliance.detect import detector_loader
 from appliance.lab.detection_figures import ClassBoxes, detection_figures, figures_by_height
 from tests.support import tiny_networks

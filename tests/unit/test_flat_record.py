@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from appliance.base.flat_record import flat, grouped
-from appliance.base.json_lines import decode_log, encode_log
+from appliance.base.json_lines import decode_log, encode_log, flat, grouped
 from appliance.types import (
     CascadeAnswer,
     Route,

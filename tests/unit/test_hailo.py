@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from appliance.__main__ import main
 from appliance.base.config_model import DetectorConfig, HailoConfig
 from appliance.base.errors import ModelError
 from appliance.bundle import manifest
-from appliance.cli import main
 from appliance.dashboard.recording_jobs import model_places
 from appliance.detect import detector, detector_loader, hailo_runtime, hef_file, model_files, yolo_detr_ssd_heads
 from appliance.detect.accelerators import python_with_bindings

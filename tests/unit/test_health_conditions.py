@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from appliance.health.conditions import CLEAR_S, REOPEN_WITHIN_S, HealthCondition
+from appliance.health.camera_health import CLEAR_S, REOPEN_WITHIN_S, HealthCondition
 from appliance.types import HealthEvent
 
 

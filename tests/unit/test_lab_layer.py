@@ -62,7 +62,7 @@ def test_only_the_command_line_imports_the_lab_and_only_when_a_command_runs(pack
 RUN = """
 import sys
 from pathlib import Path
-from appliance.cli import main
+from appliance.__main__ import main
 try:
     main(["replay", "--help"])
 except SystemExit:

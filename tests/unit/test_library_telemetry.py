@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.base.library_telemetry import remove_identifiers
+from appliance.base.telemetry import remove_identifiers
 from appliance.detect.accelerators import _environment
 from appliance.sandbox.sandbox import child_environment
 

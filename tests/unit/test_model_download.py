@@ -16,10 +16,10 @@ from typing import BinaryIO
 
 import pytest
 
+from appliance.__main__ import main
 from appliance.base.clock import ManualClock
 from appliance.base.errors import ModelError, PreconditionError
 from appliance.bundle.manifest import ModelEntry, sha256_of
-from appliance.cli import main
 from appliance.detect.model_download import ModelDownload, part_file
 from appliance.detect.model_files import find_model, model_bundles
 from tests.servers.file_server import FileServer, file_server

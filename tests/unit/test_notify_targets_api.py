@@ -16,7 +16,7 @@ from appliance.base.clock import ManualClock
 from appliance.config import SiteConfig
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import CoreProbes
-from appliance.notify.push_means import PushMeans, VapidKey
+from appliance.notify.message import PushMeans, VapidKey
 from appliance.settings.settings_service import SettingsService
 from appliance.settings.yaml_edit import SiteChange
 from appliance.store.audit import AuditStore

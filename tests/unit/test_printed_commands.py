@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.cli import COMMANDS, main
+from appliance.__main__ import commands, main
 from appliance.cli.command_table import Command, build_parser
 from cloud_worker.__main__ import main as worker_main
 
@@ -56,13 +56,13 @@ def examples_of(command: Command) -> Iterator[Line]:
 
 ALL = [line for page in PAGES for line in lines_of(page)]
 VEDETTE = [line for line in ALL if line.words[0] == "vedette" and "…" not in line.text]
-EXAMPLES = [line for command in COMMANDS for line in examples_of(command)]
+EXAMPLES = [line for command in commands() for line in examples_of(command)]
 
 
 def parsed(words: tuple[str, ...]) -> object:
     if words[1:3] == ("replay", "diff"):
         words = ("vedette", "replay-diff", *words[3:])
-    return build_parser(COMMANDS).parse_args(words[1:])
+    return build_parser(commands()).parse_args(words[1:])
 
 
 @pytest.mark.parametrize("line", [*VEDETTE, *EXAMPLES], ids=str)

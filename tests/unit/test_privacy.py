@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from test_escalation_evidence import asked, last_word, media, state, wants
 from test_evidence import Site
 
+from appliance.__main__ import main
 from appliance.base.clock import ManualClock
 from appliance.base.errors import ConfigError
-from appliance.cli import main
 from appliance.config import CameraConfig, SiteConfig, load
 from appliance.evidence.privacy import PeopleInFrame, PrivacyEgressPolicy, PrivacyRules, Redactor, people_in_frame
 from appliance.media.stills import CELLS, GREY, redact

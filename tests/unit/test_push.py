@@ -21,8 +21,7 @@ from appliance.base.errors import MissingDependency, UsageError
 from appliance.config import PushTarget
 from appliance.core.background_services import _in_hours
 from appliance.notify import push_sender
-from appliance.notify.message import AlertFinding, NotificationMessage, SendResult
-from appliance.notify.push_means import PushMeans, VapidKey
+from appliance.notify.message import AlertFinding, NotificationMessage, PushMeans, SendResult, VapidKey
 from appliance.notify.push_sender import PLAIN_BYTES_MAX, PushSender, encrypt
 from appliance.store.database import Database
 from appliance.store.push_subscriptions import PER_USER_MAX, PushPreference, PushSubscription, PushSubscriptionStore

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from appliance.__main__ import main
 from appliance.base.clock import ManualClock, local_day
 from appliance.base.errors import StoreUnavailable
-from appliance.cli import main
 from appliance.config import SiteConfig
 from appliance.router.calibration_fit import outcomes_of
 from appliance.router.router_maintenance import LEARN_EVERY_S

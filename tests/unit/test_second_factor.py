@@ -11,7 +11,7 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from appliance import cli
+from appliance.__main__ import main
 from appliance.base.clock import ManualClock
 from appliance.base.credentials import STEP_S, code_at, step_of
 from appliance.store.users import SecondFactorStore, UserStore
@@ -197,7 +197,7 @@ def test_who_lost_the_phone_is_let_in_by_an_admin_or_on_the_box(
     site_file = tmp_path / "site.yaml"
     site_file.write_text(f"storage: {{dir: {tmp_path}}}\ncameras: {{}}\n")
     monkeypatch.setattr("sys.stdin", io.StringIO("another one, longer\n"))
-    assert cli.main(["users", "passwd", "anna", "--without-second-factor", "--config", str(site_file)]) == 0
+    assert main(["users", "passwd", "anna", "--without-second-factor", "--config", str(site_file)]) == 0
     clock.advance(2)
     again = client_of(app).post("/login", json={"name": "anna", "password": "another one, longer"})
     assert again.status_code == 200

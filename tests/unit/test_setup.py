@@ -10,7 +10,8 @@ import pytest
 import yaml
 from fastapi.testclient import TestClient
 
-from appliance import cli, config
+from appliance import config
+from appliance.__main__ import main
 from appliance.base.clock import ManualClock
 from appliance.base.errors import UsageError
 from appliance.config import SiteConfig
@@ -165,12 +166,12 @@ def test_what_is_no_address_is_refused_and_nothing_is_written(folder: Path, list
 
 
 def test_a_site_file_that_is_named_must_be_there(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["run", "--config", str(folder / "typo.yaml")]) == 2
+    assert main(["run", "--config", str(folder / "typo.yaml")]) == 2
     assert "typo.yaml" in capsys.readouterr().err
     assert not (folder / "typo.yaml").exists()
 
 
 def test_check_says_that_there_is_no_camera_yet(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = first_site_file(folder / "site.yaml", None)
-    assert cli.main(["check", str(path), "--no-probe"]) == 0
+    assert main(["check", str(path), "--no-probe"]) == 0
     assert "no camera yet" in capsys.readouterr().out

@@ -9,7 +9,7 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from appliance import cli
+from appliance.__main__ import main
 from appliance.base.clock import ManualClock, SystemClock
 from appliance.base.credentials import STEP_S, code_at
 from appliance.cli.users_command import UNLOCK_S
@@ -144,7 +144,7 @@ def test_the_console_lets_the_owner_in_at_once_and_once(
     unlock = ["users", "unlock", "anna", "--config", str(site_file)]
     strangers_guess(app)
     strangers_guess_from(app, HOTEL)
-    assert cli.main(unlock) == 0
+    assert main(unlock) == 0
     code = capsys.readouterr().out.split()[-1]
     with site.db.read() as connection:
         assert code not in str([tuple(row) for row in connection.execute("SELECT * FROM sign_in_code")])
@@ -154,11 +154,11 @@ def test_the_console_lets_the_owner_in_at_once_and_once(
     assert sign_in(at(app, HOTEL), "vic", code) == 401, "it is anna's"
     assert sign_in(at(app, HOTEL), password=code.lower().replace("-", " ")) == 200
     assert sign_in(at(app, "192.0.2.9"), password=code) in {401, 429}, "it is used"
-    assert cli.main(unlock) == 0
+    assert main(unlock) == 0
     code = capsys.readouterr().out.split()[-1]
     clock.jump(SystemClock().now() + UNLOCK_S + 1 - clock.now())
     assert sign_in(at(app, HOTEL), password=code) in {401, 429}, "its time is up"
-    assert cli.main(["users", "unlock", "nobody", "--config", str(site_file)]) == 2
+    assert main(["users", "unlock", "nobody", "--config", str(site_file)]) == 2
 
 
 def test_codes_of_the_second_factor_are_few_for_all_strangers_together(app: FastAPI, clock: ManualClock) -> None:

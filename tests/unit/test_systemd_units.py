@@ -16,7 +16,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-from appliance.cli import COMMANDS
+from appliance.__main__ import commands as table_of_commands
 from appliance.cli.command_table import build_parser
 from cloud_worker.__main__ import main as worker_main
 from cloud_worker.config import HandlingConfig
@@ -71,7 +71,7 @@ def test_the_commands_exist_and_take_these_options(unit: Path, capsys: pytest.Ca
         assert name in scripts
         assert name == unit.stem
         if name == "vedette":
-            build_parser(COMMANDS).parse_args(options)
+            build_parser(table_of_commands()).parse_args(options)
         else:
             with pytest.raises(SystemExit) as ended:
                 worker_main([*options, "--help"])

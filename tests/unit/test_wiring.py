@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from appliance import cli
+from appliance.__main__ import main
 from appliance.base.clock import ManualClock
 from appliance.base.errors import MissingDependency
 from appliance.base.threads import ServiceGroup
@@ -136,7 +136,7 @@ def test_a_command_before_the_first_start_writes_for_its_user_alone(
     monkeypatch.setattr("sys.stdin", io.StringIO("four words to remember\n"))
     before = os.umask(0o022)
     try:
-        assert cli.main(["users", "add", "anna", "--role", "admin", "--config", str(tmp_path / "site.yaml")]) == 0
+        assert main(["users", "add", "anna", "--role", "admin", "--config", str(tmp_path / "site.yaml")]) == 0
     finally:
         mask_after = os.umask(before)
     modes = {each.name: oct(each.stat().st_mode & 0o777) for each in (tmp_path / "data").iterdir()}
