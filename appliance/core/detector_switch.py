@@ -100,7 +100,7 @@ class _Wanted:
 
 
 class _RecentFault:
-    """What went wrong last, and when."""
+    """The last fault, and when it was reported."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock, self._text, self._at = clock, "", float("-inf")

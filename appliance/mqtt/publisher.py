@@ -168,7 +168,7 @@ class _StatesSent:
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """What is so now under one topic. camera: whose facts leave the site with it; '': of no camera, None: no facts."""
+    """The message that holds now under one topic. camera: whose facts leave with it; '': of none; None: no facts."""
 
     body: bytes
     camera: str | None = None

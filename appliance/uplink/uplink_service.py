@@ -17,9 +17,8 @@ from appliance.base.backoff import Backoff
 from appliance.base.clock import Clock
 from appliance.base.errors import StoreError, StoreUnavailable, UplinkError, lacks_files
 from appliance.base.service_loop import ServiceLoop
-from appliance.broker.broker_failover import BrokerChoice
 from appliance.broker.nats_connection import NATS_ERRORS, LinkState
-from appliance.broker.nats_link import NatsLink, end_tasks, stay_subscribed
+from appliance.broker.nats_link import BrokerChoice, NatsLink, end_tasks, stay_subscribed
 from appliance.config import UplinkConfig
 from appliance.store.alerts import AlertStore
 from appliance.store.escalations import EscalationRow

@@ -52,9 +52,9 @@ class FullableNoticeStore(NoticeStore):
         self._check_space()
         super().record_delivery(row, sent)
 
-    def end(self, row: NoticeRow, state: NoticeState, reason: str) -> None:
+    def end(self, row: NoticeRow, state: NoticeState, reason: str, *, untold: bool = False) -> None:
         self._check_space()
-        super().end(row, state, reason)
+        super().end(row, state, reason, untold=untold)
 
     def _check_space(self) -> None:
         if self.full:

@@ -20,8 +20,7 @@ import pytest
 
 from appliance.base.broker_config import BrokerConfig
 from appliance.base.clock import SystemClock
-from appliance.broker.broker_failover import BrokerChoice
-from appliance.broker.nats_link import NatsLink, end_tasks
+from appliance.broker.nats_link import BrokerChoice, NatsLink, end_tasks
 from appliance.config import UplinkConfig
 from tests.servers.appliance_process import ApplianceProcess
 from tests.servers.nats import NatsServer, find_nats_servers

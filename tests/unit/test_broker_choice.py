@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from appliance.base.broker_config import BrokerAddress
 from appliance.base.clock import ManualClock
-from appliance.broker.broker_failover import BrokerChoice
+from appliance.broker.nats_link import BrokerChoice
 from appliance.config import UplinkConfig
 from cloud_worker.config import NatsConfig
 

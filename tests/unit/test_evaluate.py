@@ -115,7 +115,7 @@ def test_a_coco_set_is_measured_and_written_down(tmp_path: Path, monkeypatch: py
     table = {"images": [{"id": 7, "file_name": "a.png"}], "annotations": labels, "categories": names}
     (tmp_path / "set.json").write_text(json.dumps(table))
     eye = Scripted([found([[0.1, 0.1, 0.3, 0.9], [0.5, 0.5, 0.6, 0.6]], [0.9, 0.8], [0, 1])])
-    monkeypatch.setattr(evaluate.detector, "load", lambda settings: eye)
+    monkeypatch.setattr(evaluate.detector_loader, "load", lambda settings: eye)
     arguments = [
         "x.onnx",
         "--coco",
@@ -152,7 +152,7 @@ def test_a_measurement_that_leaves_no_figures_is_a_fault(
     (tmp_path / "set.json").write_text(json.dumps(table))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(
-        evaluate.detector, "load", lambda settings: Scripted([found([[0.1, 0.1, 0.3, 0.9]], [0.9], [0])])
+        evaluate.detector_loader, "load", lambda settings: Scripted([found([[0.1, 0.1, 0.3, 0.9]], [0.9], [0])])
     )
     assert evaluate.main(["x.onnx", "--coco", "set.json", *words]) == 2
     assert told in capsys.readouterr().err
@@ -168,7 +168,9 @@ def test_classes_may_be_written_as_people_do(
         "categories": [{"id": 1, "name": "pedestrian"}, {"id": 2, "name": "car"}],
     }  # fmt: skip
     (tmp_path / "set.json").write_text(json.dumps(table))
-    monkeypatch.setattr(evaluate.detector, "load", lambda settings: Scripted([found([[0, 0, 1, 1]], [0.9], [0])]))
+    monkeypatch.setattr(
+        evaluate.detector_loader, "load", lambda settings: Scripted([found([[0, 0, 1, 1]], [0.9], [0])])
+    )
     assert evaluate.main(["x.onnx", "--coco", str(tmp_path / "set.json"), "--only", "Pedestrian, car"]) == 0
     printed = capsys.readouterr().out
     assert all(f"| {name} |" in printed for name in ("person", "car"))
@@ -213,7 +215,7 @@ def test_numbers_that_cannot_be_are_wrong_use(words: list[str]) -> None:
 def test_what_is_no_number_of_a_class_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(evaluate.detector, "load", lambda settings: Scripted([]))
+    monkeypatch.setattr(evaluate.detector_loader, "load", lambda settings: Scripted([]))
     assert evaluate.main(["x.onnx", "--mot", "clip.mp4", "--classes", "person=1"]) == 2
     assert "--classes: `person` is no number" in capsys.readouterr().err
 

@@ -105,7 +105,7 @@ class Meter:
             eye.detect = detect  # type: ignore[method-assign,assignment]
             return eye
 
-        monkeypatch.setattr(runtime_choice.detector, "load", load)
+        monkeypatch.setattr(runtime_choice.detector_loader, "load", load)
 
     def __call__(self, settings: DetectorConfig, candidates: Sequence[RuntimeCandidate]) -> RuntimeChoice:
         return runtime_choice.measure_candidates(settings, candidates, lambda: self.spent, lambda: self.wall)
@@ -561,7 +561,7 @@ def test_jobs_on_the_recording_run_the_network_as_the_appliance_does(
     way = runtime_choice.settle_runtime(SETTINGS, storage, Meter(monkeypatch, fp32=0.020, int8=0.013))
     assert without_secrets(site.for_decisions(), "gate", storage).detector.precision == "int8"
     loaded: list[str] = []
-    monkeypatch.setattr(runtime_choice.detector, "load", lambda settings: loaded.append(settings.precision))
+    monkeypatch.setattr(runtime_choice.detector_loader, "load", lambda settings: loaded.append(settings.precision))
     for settings in (SETTINGS, SETTINGS.model_copy(update={"precision": "fp32"}), DetectorConfig(model="other")):
         sandboxed_jobs._loading(way)(settings)
     assert loaded == ["int8", "fp32", "auto"], "a kept scenario that leaves it open, one that does not, another network"
