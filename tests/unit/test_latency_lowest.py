@@ -25,7 +25,7 @@ FRAME_S = 1 / FPS
 
 @pytest.fixture(scope="module")
 def film(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return place(tmp_path_factory.mktemp("film") / "visit.mp4", 12, [VISIT], bframes="0")
+    return place(tmp_path_factory.mktemp("film") / "visit.mp4", 12, [VISIT], bframes="0", threads="2")
 
 
 class Flickering(WalkerDetector):
