@@ -25,7 +25,7 @@ from appliance.base.machine import memory_bytes
 from appliance.config import EdgeCostConfig
 from appliance.demo.demo_vlm import VlmServer, probe_vlm
 from appliance.detect.accelerators import accelerators
-from appliance.store.savings import HOUR_S, amortised_hour, power_hour
+from appliance.store.costs import HOUR_S, amortised_hour, power_hour
 
 GB = 1e9  # bytes
 KEPT_FREE_GB = 1.0  # of memory, for the appliance and the system

@@ -274,5 +274,5 @@ Exit code 0: compared; an order without a cassette is named. 2: wrong use, or th
     option("--truth", type=Path, metavar="SCENARIO", help="a scenario of the same footage"),
     option("--config", dest="site_file", type=Path, metavar="FILE", help="the site file whose alerts people reviewed"),
     JSON,
-    run="appliance.lab.cassette_agree_command:agree_command",
+    run="appliance.lab.cassette_command:agree_command",
 )

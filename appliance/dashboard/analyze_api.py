@@ -33,7 +33,7 @@ from appliance.evidence.uploaded_media import ASKED, UploadedFrame, UploadReader
 from appliance.router.escalation_planner import API_RULE, ApiEscalation
 from appliance.sandbox.sandbox import SandboxError
 from appliance.store.alerts import AlertDetail, AlertStore
-from appliance.store.savings import price_work
+from appliance.store.costs import price_work
 from appliance.store.verdict_stats import DailyJudgeWork
 from appliance.types import Box, RecheckResult, TrackStability
 from appliance.web.problems import Problem, sentence

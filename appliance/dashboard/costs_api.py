@@ -14,9 +14,7 @@ from appliance.base.clock import day_bounds, local_day
 from appliance.config import CostsConfig, PricesConfig
 from appliance.dashboard.savings_api import DAY_S, DAYS_MAX
 from appliance.dashboard.schemas import API, ApiModel
-from appliance.store.database import Database
-from appliance.store.meter import HOUR_S, Meter
-from appliance.store.savings import (
+from appliance.store.costs import (
     DAY_H,
     MILLION,
     Bill,
@@ -29,6 +27,8 @@ from appliance.store.savings import (
     price_work,
     uplink_gb_to_cloud,
 )
+from appliance.store.database import Database
+from appliance.store.meter import HOUR_S, Meter
 from appliance.store.verdict_stats import DailyJudgeWork, EngineWork, JudgeWorkCache
 from appliance.web.routes import RouteList, provided
 from appliance.web.templating import csv_file

@@ -22,7 +22,7 @@ from appliance.dashboard.recording_jobs import model_places
 from appliance.detect.model_files import pull_folder
 from appliance.detect.runtime_choice import as_at_run_time
 from appliance.evidence.privacy import PrivacyEgressPolicy, PrivacyRules
-from appliance.lab.cassette_agree_command import DECISION_OF_REVIEW, compared, of_people, play
+from appliance.lab.cassette_command import DECISION_OF_REVIEW, compared, of_people, play
 from appliance.lab.prove_command import job_call, kept_scenarios, report_json, report_lines
 from appliance.replay.recording_tasks import (
     SCENARIOS_TASK,

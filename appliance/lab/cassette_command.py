@@ -1,181 +1,46 @@
-"""`vedette cassette`, and what answers the escalations of a `vedette replay`: the cloud, a cassette, or nothing."""
+"""`vedette cassette`: copies verdicts from a store to a cassette, checks one, and compares judges (`agree`).
+
+`agree` counts by rule how often judges agree with the truth, on the same escalations. It answers which order of the
+answer (`engine.answer_order`) judges better: one cassette is recorded with each. Compared are the escalations that
+stand on all cassettes and of which the truth is known: the entries of a scenario, or what people said of the alerts of
+a site. `unsure` agrees with neither. Of two cassettes the second is a candidate: a prompt or a model is better, worse,
+or not enough is known, by the test that networks have to stand.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import json
-import logging
-import secrets
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from pydantic import ValidationError
-
-from appliance import config, version, wire
-from appliance.base.broker_config import BrokerConfig
-from appliance.base.clock import Clock, SystemClock, iso_utc, parse_moment
-from appliance.base.errors import UplinkError, UsageError
+from appliance import config, wire
+from appliance.base.clock import Clock, SystemClock, parse_moment
+from appliance.base.errors import UsageError
 from appliance.base.local_files import discard_temporary, finish_file, temporary_path
-from appliance.config import ReplaySections
+from appliance.canary.candidate_comparison import CandidateJudge, Judgement
+from appliance.lab.export_command import every_alert
+from appliance.lab.replay_verdicts import new_header
 from appliance.replay.cassette_file import (
     JUDGES_MAX,
     LINES_MAX,
-    CassetteHeader,
     CassetteLine,
-    CassettePlayer,
+    CassetteQuery,
     CassetteReader,
     CassetteWriter,
     Judge,
     key_of,
     media_of,
-    query_at,
     query_of,
     stages_of,
 )
-from appliance.replay.verdict_source import (
-    AnsweredBy,
-    FootageRef,
-    OracleOptions,
-    ReplayEscalation,
-    SourcedVerdict,
-    VerdictOptions,
-    VerdictSource,
-)
+from appliance.scenario import scenario_loader
+from appliance.scenario.metrics import Estimate, estimate_share, format_estimate
+from appliance.scenario.scenario_verdicts import scenario_truth
 from appliance.store.escalations import StepRow
-from appliance.store.storage_reader import SettledEscalation, settled_escalations
-from appliance.uplink.verdict_client import TimedVerdict, VerdictClient
-
-logger = logging.getLogger(__name__)
-
-SILENT_MAX = 3  # escalations in a row without a verdict, after which recording stops; at the beginning one
-
-ShowStatus = Callable[[str], None]
-"""Shows a sentence on what is being waited for; "" when it is over."""
-
-
-@dataclass(slots=True)
-class CassetteRecorderCounts:
-    """Escalations of one recording."""
-
-    asked: int = 0  # sent to the cloud
-    known: int = 0  # answered from the cassette
-    silent: int = 0  # without a verdict in time
-
-
-class CassetteRecorder:
-    """Sends one escalation at a time and waits for its verdict, so the recording's log equals that of its replay.
-
-    State: the verdicts on the cassette, the open file, the counts. Owner: one replay. Invariant: a verdict is on the
-    cassette before the replay has it. An existing cassette is continued: only escalations that are not on it are sent.
-    """
-
-    def __init__(
-        self, path: Path, cloud: VerdictClient, clock: Clock, show_status: ShowStatus = lambda sentence: None
-    ) -> None:
-        """Open or continue the cassette. Raise UsageError when `path` is no cassette, OSError."""
-        self._path = path
-        self._cloud = cloud
-        self._clock = clock
-        self._show_status = show_status
-        self._writer = CassetteWriter(path)
-        self._known: dict[str, SourcedVerdict] = {}
-        if self._writer.header is not None:
-            for placed in CassetteReader(path).lines():
-                self._known[placed.line.key] = SourcedVerdict(placed.line.verdict, placed.line.total_s, "exact")
-        self._silent = 0
-        self.counts = CassetteRecorderCounts()
-
-    @property
-    def answered_by(self) -> AnsweredBy:
-        return AnsweredBy(source="cloud")
-
-    def answer(self, escalation: ReplayEscalation, footage: FootageRef) -> SourcedVerdict | None:
-        """Send the escalation and wait for its verdict.
-
-        Raise UplinkError when the cloud cannot be asked, UsageError when another judge answers than before.
-        """
-        query, media = query_at(escalation, footage), media_of(escalation.body)
-        key = key_of(query, media)
-        known = self._known.get(key)
-        if known is not None:
-            self.counts.known += 1
-            return known
-        if escalation.clip:
-            return None
-        timed = self._ask(escalation)
-        if timed is None:
-            return None
-        line = CassetteLine(
-            key=key,
-            asked=query,
-            media=media,
-            verdict=timed.verdict,
-            total_s=round(timed.total_s, 3),
-            stages={"send": round(timed.send_s, 4), **stages_of(timed.verdict)},
-            bytes=timed.bytes,
-        )
-        self._write(line)
-        self._known[key] = SourcedVerdict(line.verdict, line.total_s, "exact")
-        return self._known[key]
-
-    def close(self) -> None:
-        self._writer.close()
-
-    def _ask(self, escalation: ReplayEscalation) -> TimedVerdict | None:
-        self.counts.asked += 1
-        self._show_status(f"waiting for the verdict on question {self.counts.asked}")
-        body = escalation.body.model_copy(update={"site": self._cloud.site})
-        try:
-            timed = self._cloud.ask(body, escalation.priority, [(each.ref, each.data) for each in escalation.images])
-        finally:
-            self._show_status("")
-        if timed is not None:
-            self._silent = 0
-            verdict = timed.verdict
-            outcome = f"asks for a {verdict.need}" if verdict.need else verdict.decision
-            logger.info("question %d: %s after %.1f s", self.counts.asked, outcome, timed.total_s)
-            return timed
-        self.counts.silent += 1
-        self._silent += 1
-        if self._silent >= (SILENT_MAX if self._known else 1):
-            raise UplinkError(
-                f"no verdict came in time on {self._silent} question{'s' if self._silent > 1 else ''} in a row: is a "
-                f"worker running, and does its engine answer? What came is in {self._path}; the same command goes on"
-            )
-        return None
-
-    def _write(self, line: CassetteLine) -> None:
-        try:
-            self._append(line)
-        except OSError as error:
-            raise UsageError(f"{self._path} cannot be written: {error.strerror}") from None
-
-    def _append(self, line: CassetteLine) -> None:
-        header = self._writer.header
-        if header is None:
-            self._writer.begin(_header((line.judge,), self._clock))
-        elif line.judge not in header.judges:
-            judges = " and ".join(map(str, header.judges))
-            raise UsageError(
-                f"{self._path} was recorded with {judges}, and {line.judge} answers now: record to another file"
-            )
-        self._writer.write(line)
-
-
-def recording_site() -> str:
-    """Return a site name for this recording only.
-
-    A live appliance of the same name would get the verdicts, and the worker or the broker would take an escalation sent
-    before for a repetition.
-    """
-    return f"replay-{secrets.token_hex(6)}"
-
-
-def _header(judges: tuple[Judge, ...], clock: Clock) -> CassetteHeader:
-    return CassetteHeader(judges=judges, recorded=iso_utc(clock.now()), vedette=version() or "unknown")
-
+from appliance.store.storage_reader import SettledEscalation, StorageArchive, settled_escalations
+from appliance.types import Decision, Review
 
 _MEDIA_RANK = {"facts": 0, "crop": 1, "frame": 2, "clip": 3}
 
@@ -205,7 +70,7 @@ def cassette_from_store(root: Path, out: Path, t0: float, t1: float, clock: Cloc
     writer = CassetteWriter(part)
     try:
         # Live pictures and those of a replay are cut from the same seconds, seldom from the same bytes.
-        writer.begin(_header(judges, clock).model_copy(update={"match": "nearest"}))
+        writer.begin(new_header(judges, clock).model_copy(update={"match": "nearest"}))
         escalations = lines = 0
         for row in settled_escalations(root, t0, t1):
             escalations += 1
@@ -281,78 +146,6 @@ def _judges(rows: Iterable[SettledEscalation]) -> tuple[Judge, ...]:
     return tuple(found)
 
 
-# A site escalates only with an uplink. With verdicts at hand it does as if it had one; nothing is contacted.
-_SOME_UPLINK = BrokerConfig(url="nats://127.0.0.1:4222")
-
-MakeOracle = Callable[[OracleOptions, Collection[str]], VerdictSource]
-"""Makes the oracle judge of the command line; lab.scenario reads the truth it needs."""
-
-
-@dataclass(slots=True)
-class ActiveVerdictSource:
-    """The source of a replay's verdicts while the replay runs."""
-
-    source: VerdictSource | None = None  # None: no escalation is answered
-    show: ShowStatus = lambda sentence: None  # may be set while it runs
-
-    def show_status(self, sentence: str) -> None:
-        self.show(sentence)
-
-
-def site_for_verdicts(site: ReplaySections, options: VerdictOptions) -> ReplaySections:
-    """Return the site with an uplink, so that it escalates.
-
-    The uplink is the broker of --cloud, or any where verdicts are at hand. Raise UsageError.
-    """
-    if options.cloud is not None and options.record is None:
-        raise UsageError("--cloud is who to ask while recording: say where to with --record-verdicts CASSETTE")
-    if options.source is not None and options.record is not None:
-        raise UsageError(
-            "--verdicts plays a cassette, --record-verdicts makes one or goes on with one: use one of the two"
-        )
-    if options.match == "nearest" and not isinstance(options.source, Path):
-        raise UsageError("--match nearest is about a cassette: name it with --verdicts CASSETTE")
-    if options.cloud is not None:
-        try:
-            return _escalating(site, BrokerConfig(url=options.cloud))
-        except ValidationError:
-            raise UsageError(f"--cloud {options.cloud}: write an address such as nats://127.0.0.1:4222") from None
-    if options.record is not None and site.uplink is None:
-        raise UsageError("who is to be asked? Name the broker: --cloud nats://… (the site file has no uplink)")
-    return _escalating(site, _SOME_UPLINK) if options.any and site.uplink is None else site
-
-
-def _escalating(site: ReplaySections, uplink: BrokerConfig) -> ReplaySections:
-    return replace(site, uplink=uplink, decisions=replace(site.decisions, has_judge=True))
-
-
-@contextlib.contextmanager
-def open_verdict_source(
-    site: ReplaySections, options: VerdictOptions, oracle: MakeOracle | None = None
-) -> Iterator[ActiveVerdictSource]:
-    """Return the source that the options name, open while the replay runs. Raises UsageError, UplinkError, OSError."""
-    if options.record is not None:
-        assert site.uplink is not None, "see site_for_verdicts"
-        clock, found = SystemClock(), ActiveVerdictSource()
-        with (
-            VerdictClient(site.uplink, recording_site(), clock, options.wait_s) as client,
-            contextlib.closing(_recorder(options.record, client, clock, found.show_status)) as recorder,
-        ):
-            found.source = recorder
-            yield found
-    elif isinstance(options.source, Path):
-        with contextlib.closing(CassettePlayer(options.source, options.match)) as player:
-            yield ActiveVerdictSource(player)
-    elif options.source is not None:
-        if oracle is None or options.source.truth is None:
-            raise UsageError(
-                "a stand-in answers from a scenario's truth: say which, --verdicts stand-in:truth=door.scenario.yaml"
-            )
-        yield ActiveVerdictSource(oracle(options.source, site.decisions.cameras))
-    else:
-        yield ActiveVerdictSource()
-
-
 def from_store_command(site_file: Path, cassette: Path, t_from: str | None, t_to: str | None, *, as_json: bool) -> int:
     """Copy an appliance's verdicts to a cassette. Returns 0. Raises UsageError, StoreError."""
     site = config.load(site_file)
@@ -390,8 +183,133 @@ def check_command(cassette: Path, *, as_json: bool) -> int:
     return 0
 
 
-def _recorder(path: Path, client: VerdictClient, clock: SystemClock, show_status: ShowStatus) -> CassetteRecorder:
-    try:
-        return CassetteRecorder(path, client, clock, show_status)
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror}") from None
+ORDERS = {"1": "reason_first", "2": "decision_first", "3": "one_token"}
+"""By `answer_schema` of a verdict, the order in which a worker had its model answer."""
+
+
+ALL_RULES = "all rules"
+DECISION_OF_REVIEW: Mapping[Review | None, Decision] = {"reviewed": "confirmed", "false_alarm": "rejected"}
+EscalationKey = tuple[str, str, str, str, float]
+"""Clip, camera, rule, label and time: an escalation, whatever evidence its steps had."""
+
+
+Truth = Callable[[CassetteQuery, wire.Verdict], Decision | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """One judge on one rule. agrees: the share of `escalations` in which it says what is true; unsure: how many."""
+
+    cassette: str
+    order: str
+    judge: str
+    rule: str
+    escalations: int
+    unsure: int
+    agrees: Estimate
+
+
+@dataclass(frozen=True, slots=True)
+class _Played:
+    """The final verdicts of a cassette."""
+
+    name: str
+    order: str
+    judge: str
+    verdicts: Mapping[EscalationKey, tuple[CassetteQuery, wire.Verdict]]
+
+
+def agree_command(cassettes: Sequence[Path], truth: Path | None, site_file: Path | None, *, as_json: bool) -> int:
+    """Print the agreement of each cassette with the truth. Returns 0. Raises UsageError, ConfigError, StoreError."""
+    if (truth is None) == (site_file is None):
+        raise UsageError("what is true? Name a scenario (--truth) or the site whose alerts people reviewed (--config)")
+    about = _of_scenario(truth) if truth is not None else of_people(site_file)  # type: ignore[arg-type]
+    played = [play(each) for each in cassettes]
+    found = agreements(played, about)
+    second = None if len(played) != 2 else compared(played[0], played[1], about)
+    lacking = [order for order in ORDERS.values() if order not in {each.order for each in played}]
+    if as_json:
+        outcome = None if second is None else {"outcome": second.outcome, "reasons": [*second.reasons, *second.lacking]}
+        print(json.dumps({"agreement": [asdict(each) for each in found], "lacking": lacking, "second": outcome}))
+        return 0
+    for each in found:
+        judged = f"{each.escalations} escalations, {each.unsure} unsure, agrees {format_estimate(each.agrees)}"
+        print(f"{each.rule:24}  {each.order:15}  {judged}  ({each.cassette}: {each.judge})")
+    if second is not None:
+        print(f"{played[1].name} instead of {played[0].name}: {second.outcome}")
+        print("\n".join(f"  {each}" for each in (*second.reasons, *second.lacking)))
+    for order in lacking:
+        print(
+            f"no cassette of {order}: record one with a worker that has engine.answer_order: {order} (docs/replay.md)"
+        )
+    return 0
+
+
+def compared(first: _Played, second: _Played, about: Truth) -> Judgement:
+    """Return whether the second judge (a prompt, a model) is better than the first, as networks are (canary.judge)."""
+    judge = CandidateJudge("escalations")
+    for key in sorted(first.verdicts.keys() & second.verdicts.keys()):
+        true = about(*first.verdicts[key])
+        if true in ("confirmed", "rejected"):
+            rights = [each.verdicts[key][1].decision == true for each in (first, second)]
+            judge.add_answer(old_right=rights[0], new_right=rights[1])
+    return judge.verdict()
+
+
+def agreements(played: Sequence[_Played], about: Truth) -> list[Agreement]:
+    """Return a row for each rule and cassette, all rules first. Raise UsageError where nothing can be compared."""
+    shared = set.intersection(*(set(each.verdicts) for each in played))
+    known = {key: about(*played[0].verdicts[key]) for key in sorted(shared)}
+    true = {key: decision for key, decision in known.items() if decision in ("confirmed", "rejected")}
+    if not true:
+        text = f"nothing to compare: {len(shared)} escalations are on all of these cassettes"
+        raise UsageError(f"{text}, and of none of them is the truth known")
+    rules = [ALL_RULES, *sorted({rule for _, _, rule, _, _ in true})]
+    return [row for rule in rules for row in _rows(rule, true, played)]
+
+
+def _rows(rule: str, true: Mapping[EscalationKey, Decision], played: Sequence[_Played]) -> Iterator[Agreement]:
+    asked = {each: decision for each, decision in true.items() if rule in (ALL_RULES, each[2])}
+    for tape in played:
+        answered = {each: tape.verdicts[each][1].decision for each in asked}
+        right = [answered[each] == decision for each, decision in asked.items()]
+        unsure = sum(decision not in ("confirmed", "rejected") for decision in answered.values())
+        yield Agreement(tape.name, tape.order, tape.judge, rule, len(asked), unsure, estimate_share(right))
+
+
+def play(path: Path) -> _Played:
+    """Read a cassette. Raise UsageError for one that is damaged, or whose judges answered in several orders."""
+    reader = CassetteReader(path)
+    verdicts: dict[EscalationKey, tuple[CassetteQuery, wire.Verdict]] = {}
+    orders = set()
+    for placed in reader.lines():
+        asked, verdict = placed.line.asked, placed.line.verdict
+        orders.add(ORDERS.get(verdict.answer_schema, "no order"))
+        key = asked.clip, asked.camera, asked.rule, asked.label, asked.t
+        if verdict.need is None or key not in verdicts:  # a request for evidence that nothing follows is `unsure`
+            verdicts[key] = asked, verdict
+    if len(orders) > 1:
+        raise UsageError(f"{path}: its verdicts were given in several orders ({', '.join(sorted(orders))})")
+    judge = "; ".join(map(str, reader.header.judges))
+    return _Played(path.name, orders.pop() if orders else "no order", judge, verdicts)
+
+
+def _of_scenario(path: Path) -> Truth:
+    truth = scenario_truth(scenario_loader.load_scenario(path))
+
+    def about(asked: CassetteQuery, verdict: wire.Verdict) -> Decision:
+        escalation = wire.Escalation(
+            id=verdict.escalation, site=verdict.site, alert=verdict.alert, camera=asked.camera, rule=asked.rule,
+            kind=asked.kind, label=asked.label, severity="alert", zone=asked.zone, t=asked.t, created_t=asked.t,
+        )  # fmt: skip
+        return truth.about(escalation).decision
+
+    return about
+
+
+def of_people(site_file: Path) -> Truth:
+    """Return what people said of the alerts of a site; None of those that nobody reviewed, or somebody deleted."""
+    rows = every_alert(StorageArchive(config.load(site_file).storage.dir))
+    known = (row for row in rows if row.reviewed.review is not None and row.reviewed.deleted_t is None)
+    answered = {row.alert.id: DECISION_OF_REVIEW[row.reviewed.review] for row in known}
+    return lambda asked, verdict: answered.get(verdict.alert)

@@ -1,10 +1,10 @@
 """Chooses what an export takes of an alert: frames, labels and images; writes the `index.jsonl` of `training`.
 
-A line of the index has the fields that `models.train.dataset` reads, `rejected` (boxes that were answered to be no such
-object) and `provenance`. Beside what the alert was about, nothing is known of a picture: other tracked objects are
-regions to ignore. So is what an alert that was right shows where another one of its camera was false: an alert may have
-both, the person and the flag. A frame in which nothing was reported, and that was audited, is a picture without boxes
-if nothing was missed; if something was, it teaches where a model said where.
+A line of the index has the fields that `models.train.dataset` reads, `rejected` (boxes that people or models judged
+to be no such object) and `provenance`. Only the object of the alert is known. Other tracked objects of the picture
+become regions to ignore. A place can hold a right alert and a false one, for example a person in front of a flag: that
+region is ignored, too. A frame in which nothing was reported, and which was audited, is a picture without boxes if the
+audit missed nothing. If the audit found something, the line has the boxes that the model drew.
 """
 
 from __future__ import annotations

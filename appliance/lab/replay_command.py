@@ -24,7 +24,7 @@ from appliance.detect import detector_loader
 from appliance.detect.detector import ObjectDetector
 from appliance.detect.runtime_choice import as_at_run_time, way_text
 from appliance.ingest.hardware_decoders import HardwareDecoders
-from appliance.lab.cassette_command import (
+from appliance.lab.replay_verdicts import (
     ActiveVerdictSource,
     MakeOracle,
     ShowStatus,

@@ -25,9 +25,10 @@ from appliance.config import SiteConfig
 from appliance.core.core_settings import CoreStores
 from appliance.detect import detector_loader
 from appliance.evidence.evidence_maker import EvidenceMaker
-from appliance.lab.cassette_command import CassetteRecorder, cassette_from_store
+from appliance.lab.cassette_command import cassette_from_store
 from appliance.lab.replay_command import ReplaySelection, replay_targets
 from appliance.lab.replay_diff_command import diff_texts
+from appliance.lab.replay_verdicts import CassetteRecorder
 from appliance.replay.cassette_file import CassettePlayer, CassetteWriter
 from appliance.replay.replay_diff import compare_logs
 from appliance.replay.replay_plan import ReplayOptions, ReplayPlan, clip_input

@@ -12,7 +12,7 @@ import pytest
 
 from appliance.base.clock import ManualClock
 from appliance.base.errors import ConfigError
-from appliance.lab.cassette_command import CassetteRecorder
+from appliance.lab.replay_verdicts import CassetteRecorder
 from appliance.lab.scenario import html_report
 from appliance.lab.scenario.scenario_command import junit_report, summary_lines, total_figures
 from appliance.scenario import scenario_loader

@@ -11,8 +11,7 @@ from fastapi.testclient import TestClient
 from appliance.base.clock import ManualClock, day_bounds, local_day
 from appliance.config import CloudCostConfig, CostsConfig, EdgeCostConfig, JudgeCostConfig, PricesConfig
 from appliance.dashboard.app import create_app
-from appliance.store.meter import Metric, MetricName
-from appliance.store.savings import (
+from appliance.store.costs import (
     MONTH_H,
     Bill,
     amortised_hour,
@@ -27,6 +26,7 @@ from appliance.store.savings import (
     uplink_gb_of_site,
     uplink_gb_to_cloud,
 )
+from appliance.store.meter import Metric, MetricName
 from appliance.store.verdict_stats import DailyJudgeWork, judge_work_since
 from appliance.web.templating import money
 from appliance.wire import Verdict

@@ -10,8 +10,8 @@ import yaml
 
 from appliance.__main__ import main
 from appliance.base.clock import ManualClock, SystemClock
-from appliance.lab.cassette_agree_command import ORDERS
-from appliance.lab.cassette_command import CassetteRecorder, cassette_from_store
+from appliance.lab.cassette_command import ORDERS, cassette_from_store
+from appliance.lab.replay_verdicts import CassetteRecorder
 from appliance.store.reviews import ReviewStore
 from appliance.wire import Verdict
 from cloud_worker.prompt import ANSWER_SCHEMAS
