@@ -11,8 +11,8 @@ import asyncio
 import contextlib
 import json
 import struct
-from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -178,15 +178,17 @@ class LiveHub:
         *,
         only_active: bool = False,
         choice: LiveChoice = RECORDING,
+        h264: Collection[str] = (),
     ) -> StreamViewer:
         """Return a viewer of these cameras; call its `leave`. Raise TooManyViewers.
 
-        still: see `StreamHub.join`. only_active: video of each camera only while something moves before it.
+        still: see `StreamHub.join`. only_active: video of each camera only while something moves before it. h264: the
+        cameras that are wanted in H.264 whatever the choice of the others.
         """
         if self.closed:
             raise TooManyViewers(_FULL)
         give_back = self._slots.take()
-        feeds = [self._feed(camera, choice) for camera in cameras]
+        feeds = [self._feed(each, replace(choice, h264=choice.h264 or each in h264)) for each in cameras]
         viewer = LiveViewer(feeds, only_active=only_active, still=still, hub=self)
         for feed in feeds:
             feed.viewers.add(viewer)
@@ -249,9 +251,11 @@ class _Wanted:
         when: Literal["always", "active"] = "always",
         stream: Literal["main", "sub"] = "main",
         codec: Literal["as_recorded", "h264"] = "as_recorded",
+        h264: Annotated[Sequence[str], Query(max_length=CAMERAS_MAX)] = (),
     ) -> None:
         self.only_active = when == "active"
         self.choice = LiveChoice(substream=stream == "sub", h264=codec == "h264")
+        self.h264 = h264
 
 
 @router.get("/live", response_class=StreamingResponse, responses={200: {"content": {MEDIA_TYPE: {}}}})
@@ -272,6 +276,7 @@ async def live_video(
     video only while something moves before it; `stream=sub`: of its second stream, where it has one for detection.
     `codec=h264`: of a camera that sends something else, its second stream where that is H.264, else a small copy of at
     most ten frames a second, which costs the appliance's processor; `n` says `instead`, which of the two.
+    `h264=gate`: the same of one camera; it may be given several times.
     A client that reads too slowly goes on at the newest key frame. A camera that is named twice is refused.
     """
     if any(name not in cameras.configured or not visitor().sees(name) for name in camera):
@@ -279,7 +284,9 @@ async def live_video(
     if len(set(camera)) < len(camera):  # a message says by its number which camera it is of
         raise Problem(422, "Name each camera once.")
     try:
-        viewer = hub.join(camera, access.still(request), only_active=wanted.only_active, choice=wanted.choice)
+        viewer = hub.join(
+            camera, access.still(request), only_active=wanted.only_active, choice=wanted.choice, h264=wanted.h264
+        )
     except TooManyViewers as error:
         raise Problem(503, sentence(error), {"Retry-After": "10"}) from None
     tell_view(request, cameras=camera)

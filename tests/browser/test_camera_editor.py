@@ -332,6 +332,30 @@ def test_keys_alone_move_and_remove_corners_and_undo(page: Page, editing: Editin
 
 
 @pytest.mark.usefixtures("editor")
+def test_keys_alone_add_corners(page: Page, editing: Editing) -> None:
+    expect(page.locator("main")).to_contain_text("Insert or + adds one halfway to the next")
+    page.get_by_label("Name of the zone yard").focus()
+    corners(page).nth(1).focus()
+    page.keyboard.press("Insert")
+    expect(corners(page)).to_have_count(5)
+    assert page.evaluate("document.activeElement.dataset.corner") == "2", "it can be moved at once"
+    page.keyboard.press("Shift+ArrowLeft")
+    corners(page).nth(4).focus()
+    page.keyboard.press("+")
+    expect(corners(page)).to_have_count(6)
+    assert page.evaluate("document.activeElement.dataset.corner") == "5"
+    page.get_by_role("button", name="Add a line").click()
+    corners(page).first.focus()
+    page.keyboard.press("Insert")
+    expect(corners(page)).to_have_count(2)
+    page.get_by_role("button", name="Save").click()
+    page.get_by_text("Saved and in force").first.wait_for()
+    yard = editing.gate["zones"]["yard"]  # type: ignore[index]
+    assert yard[2] == pytest.approx([0.9, 0.715], abs=0.001)
+    assert yard[5] == pytest.approx([0.1, 0.715], abs=0.001)
+
+
+@pytest.mark.usefixtures("editor")
 def test_a_click_or_tab_that_ends_the_typing_still_arrives(page: Page) -> None:
     rule = page.locator("#rules fieldset").first
     rule.get_by_label("score at least").fill("0.6")

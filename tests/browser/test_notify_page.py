@@ -127,6 +127,36 @@ def test_a_target_is_added_tried_changed_and_removed(
     assert list(config.load(house.path).notify) == ["browsers"]
 
 
+def test_what_is_typed_for_one_target_stays_while_another_is_saved(
+    house: NotifyingHouse, tab: Callable[..., Page]
+) -> None:
+    page = tab(1440, "light")
+    for name in ("one", "two"):
+        base = page.request.get(f"{house.url}/api/v1/settings").json()["digest"]
+        hook = {"base": base, "kind": "webhook", "url": f"https://a.example/{name}", "severity": "warning"}
+        assert page.request.post(f"{house.url}/api/v1/notify/{name}", data=hook).ok
+    page.goto(f"{house.url}/notify")
+    page.get_by_text("Add a target").click()
+    page.locator(".adding").get_by_label("Kind").select_option("webhook")
+    page.locator(".adding").get_by_label("Secret that signs").fill("typed, too")
+    one, two = (page.locator("[data-swap=targets] li").filter(has_text=name) for name in ("one", "two"))
+    for each in (one, two):
+        each.locator("summary").click()
+    two.get_by_label("Quiet hours").fill("22:00-06:00")
+    two.get_by_label("Lowest severity").select_option("alert")
+    two.get_by_label("with a picture").check()
+    one.get_by_label("Quiet hours").fill("23:00-05:00")
+    one.get_by_role("button", name="Save").click()
+    expect(one).to_contain_text("quiet 23:00-05:00")
+    expect(one.locator("details")).not_to_have_attribute("open", "")
+    expect(two.get_by_label("Quiet hours")).to_have_value("22:00-06:00")
+    expect(page.locator(".adding").get_by_label("Secret that signs")).to_have_value("typed, too")
+    two.get_by_role("button", name="Save").click()
+    expect(two).to_contain_text("quiet 22:00-06:00")
+    saved = config.load(house.path).notify["two"]
+    assert (saved.picture, saved.severities) == (True, ("alert",))
+
+
 def test_a_browser_subscribes_with_the_box_s_key_and_is_taken_off(
     house: NotifyingHouse, tab: Callable[..., Page]
 ) -> None:

@@ -19,7 +19,7 @@ from tests.support.dashboard_site import Site, config_of, furnished, running
 from tests.support.waiting import tasks_a_core
 
 pytest.importorskip("playwright.sync_api", reason="the browser tests need the playwright package (dev extra)")
-from playwright.sync_api import Browser, Page, Route, expect
+from playwright.sync_api import Browser, BrowserContext, Page, Route, expect
 
 pytestmark = pytest.mark.browser
 
@@ -293,6 +293,38 @@ def test_boxes_are_those_of_the_best_frame_and_of_the_clip_as_it_is_sought_and_p
     page.evaluate("document.getElementById('clip').pause()")
     page.get_by_label("Boxes").uncheck()
     assert page.evaluate(_PAINTED) is None
+
+
+def test_a_clip_whose_boxes_do_not_come_is_played_all_the_same(window: BrowserContext, house: House) -> None:
+    page = window.new_page()
+    faults: list[str] = []
+    page.on("pageerror", lambda error: faults.append(str(error)))
+    page.route("**/boxes.json", lambda route: route.abort())
+    page.goto(f"{house.url}/alerts/walker")
+    expect(page.locator("#stage .note")).to_have_text("The appliance does not answer.")
+    expect(page.get_by_role("button", name="Full screen")).to_be_visible()
+    needle = "document.querySelector('.needle').getAttribute('x1')"
+    before = page.evaluate(needle)
+    page.evaluate("document.getElementById('clip').currentTime = 2")
+    until(page, f"{needle} !== '{before}'")
+    assert faults == []
+
+
+def test_a_wall_connects_where_the_browser_keeps_nothing(window: BrowserContext, house: House) -> None:
+    page = window.new_page()
+    faults: list[str] = []
+    page.on("pageerror", lambda error: faults.append(str(error)))
+    page.add_init_script(
+        "Object.defineProperty(window, 'localStorage', {get() { throw new DOMException('', 'SecurityError') }})"
+    )
+    page.goto(f"{house.url}/live")
+    page.get_by_label("Columns").select_option("2")
+    assert len(page.evaluate("getComputedStyle(document.getElementById('wall')).gridTemplateColumns").split()) == 2
+    stage = page.locator(".stage[data-name=gate]")
+    stage.click()
+    expect(stage).to_have_attribute("aria-expanded", "true")
+    live(page)
+    assert faults == []
 
 
 def test_evidence_appears_when_it_is_cut(visit: Visit, house: House) -> None:

@@ -233,6 +233,39 @@ def test_an_expired_session_asks_for_the_password_in_place_and_keeps_what_was_dr
     assert set(owner.written["cameras"]["gate"]["zones"]) == {"yard", "way", "zone"}
 
 
+def test_a_refresh_after_the_session_ended_asks_for_the_password_once_and_the_page_stays(
+    page: Page, owner: Owner
+) -> None:
+    def change(times: int) -> None:
+        owner.site.live("gate", owner.site.clock.now() + times)
+
+    page.goto(owner.url)
+    title = page.title()
+    expect(page.locator("#pulse")).to_have_attribute("data-state", "live")
+    page.context.clear_cookies()
+    change(1)
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("Your session is over")
+    assert page.title() == title
+    page.keyboard.press("Escape")
+    expect(dialog).to_have_count(0)
+    expect(page.locator("#pulse")).to_have_attribute("title", "Sign in first.")
+    with page.expect_response("**/login?next=*"):
+        change(2)
+    expect(dialog).to_have_count(0)
+    page.reload()
+    sign_in(page)
+    expect(page.locator("#pulse")).to_have_attribute("data-state", "live")
+    page.context.clear_cookies()
+    change(3)
+    dialog.get_by_label("Name").fill("Anna Müller")
+    dialog.get_by_label("Password").fill(PASSWORD)
+    with page.expect_response(lambda each: each.url == f"{owner.url}/" and each.ok):
+        dialog.get_by_role("button", name="Sign in").click()
+    expect(dialog).to_have_count(0)
+    assert page.title() == title
+
+
 def test_two_people_draw_on_one_camera(page: Page, owner: Owner) -> None:
     page.goto(f"{owner.url}/cameras/gate/edit")
     page.get_by_role("button", name="Add a line").click()

@@ -45,3 +45,24 @@ test("each piece that was played takes its listeners with it", async () => {
 	for (let n = 0; n < 5; n++) assert.ok(await pane.load(20 * n, 0));
 	for (const kind of ["error", "loadeddata"]) assert.equal(getEventListeners(videos[0], kind).length, 0, kind);
 });
+
+test("where a picture does not come, none of another moment stands beside the clock", async () => {
+	globalThis.document = { documentElement: { lang: "en" } };
+	const { Pane } = await served("pane.js");
+	const note = { textContent: "", hidden: true };
+	let cleared = 0;
+	const canvas = { getContext: () => ({ clearRect: () => cleared++ }) };
+	const stage = { dataset: {}, querySelectorAll: () => [], querySelector: name => (name === "canvas" ? canvas : note) };
+	const report = { recorded: [{ t_start: 0, t_end: 3600 }], frame: "/frame" };
+	const pane = new Pane(stage, "gate", { report: () => report });
+	globalThis.fetch = async () => {
+		throw new TypeError("Failed to fetch");
+	};
+	pane.show(10, 3600, 0.1, false);
+	await new Promise(done => setImmediate(done));
+	assert.deepEqual([note.textContent, note.hidden, cleared], ["The appliance does not answer.", false, 1]);
+	globalThis.fetch = async () => new Response("<h1>Bad Gateway</h1>", { status: 502 });
+	pane.show(20, 3600, 0.1, false);
+	await new Promise(done => setTimeout(done, 20));
+	assert.deepEqual([note.textContent, cleared], ["The appliance answered 502.", 2]);
+});

@@ -40,7 +40,7 @@ function windowOf() {
 	return { told, send: data => port.onmessage({ data }) };
 }
 
-const WATCH = { do: "live", key: "1", names: ["gate"], when: "always", codec: "as_recorded" };
+const WATCH = { do: "live", key: "1", names: ["gate"], when: "always", h264: [] };
 const over = told => told.filter(each => each.events === "over").length;
 
 beforeEach(() => {

@@ -215,7 +215,8 @@ def test_a_wall_gets_the_second_stream_from_the_session_that_there_is(tmp_path: 
         site.close()
 
 
-def test_who_cannot_play_h265_gets_the_second_stream_where_that_is_h264(tmp_path: Path) -> None:
+@pytest.mark.parametrize("asked", ["codec=h264", "h264=gate"])
+def test_who_cannot_play_h265_gets_the_second_stream_where_that_is_h264(tmp_path: Path, asked: str) -> None:
     film = clip(tmp_path / "film.mp4", 100, codec="libx265")
     small = clip(tmp_path / "small.mp4", 100, first=1000, size=(160, 120))
     with FaultyRtspServer.in_thread({"main": film, "sub": small}) as camera:
@@ -224,7 +225,7 @@ def test_who_cannot_play_h265_gets_the_second_stream_where_that_is_h264(tmp_path
         cameras = {"gate": config.CameraConfig.model_validate(gate)}
         rig = CameraRig(tmp_path, cameras, tick_s=1.0, heard=KeptBySite(site))
         app = site.app()
-        with rig, running(WebServer(app, "127.0.0.1", 0)) as url, reading(url, "camera=gate&codec=h264") as reader:
+        with rig, running(WebServer(app, "127.0.0.1", 0)) as url, reading(url, f"camera=gate&{asked}") as reader:
             until(lambda: min(reader.numbers() or [0]) >= 1000)
             told = json.loads(reader.of("n")[-1])
             assert (told["instead"], told["codec"]) == ("second", "hevc")

@@ -409,6 +409,19 @@ def test_of_more_cameras_than_it_may_convert_the_others_say_so(site: Site) -> No
     run(site, story)
 
 
+def test_one_camera_may_be_wanted_in_h264_and_the_others_as_they_are_recorded(site: Site) -> None:
+    async def story(hub: LiveHub) -> None:
+        for camera in ("gate", "dock"):
+            Recording(site, 30, camera, codec="libx265").grow(20)
+        one = Watching(hub.join(["gate", "dock"], lambda: OWNER, h264=["dock"]))
+        await one.until(lambda: bool(one.video(0) and one.video(1)))
+        types = {each.index: each.content for each in one.got if each.kind == "c"}
+        assert types[0].startswith(b'video/mp4; codecs="hvc1')
+        assert types[1].startswith(b'video/mp4; codecs="avc1')
+
+    run(site, story)
+
+
 @pytest.mark.usefixtures("slow_machine")
 def test_one_that_costs_too_much_is_shown_by_its_key_frames(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(renditions, "SHARE_MAX", 0.0)

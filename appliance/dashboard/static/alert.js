@@ -1,6 +1,6 @@
 // @ts-check
 // One alert: the clip with its boxes in time, the tracks' life, the review.
-import { by, coalesced, follow, keys, light, made, reload, review, swap } from "./page.js";
+import { by, coalesced, follow, get, keys, light, made, reload, review, swap } from "./page.js";
 import { t } from "./texts.js";
 import { begin, box } from "./draw.js";
 import { converted } from "./converted.js";
@@ -86,10 +86,6 @@ async function play() {
 	if (video.error) convert(video);
 	poster = Boolean(video.dataset.still) && video.paused && !video.currentTime;
 	for (const event of ["play", "seeking"]) video.addEventListener(event, () => (poster = false));
-	if (video.dataset.boxes) {
-		const answer = await fetch(video.dataset.boxes);
-		if (answer.ok) learn((await answer.json()).frames);
-	}
 	let shown = null; // the time of the frame on screen, which currentTime is ahead of
 	const now = () => draw(shown ?? video.currentTime);
 	if (video.requestVideoFrameCallback) {
@@ -105,6 +101,13 @@ async function play() {
 	redraw = now;
 	offerFullScreen(video);
 	now();
+	if (!video.dataset.boxes) return;
+	try {
+		learn((await get(video.dataset.boxes)).frames);
+		redraw();
+	} catch (error) {
+		tell(error.message); // the clip plays without its boxes, and says so
+	}
 }
 
 // The browser's own full screen would show the clip without its boxes.

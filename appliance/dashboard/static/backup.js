@@ -1,6 +1,7 @@
 // @ts-check
 // A backup is made and downloaded; one brought back is sent in pieces, checked, and ready for the next start.
 import { attempt, by, post, renew, say } from "./page.js";
+import { problemOf } from "./problem.js";
 import { t } from "./texts.js";
 const PIECE = 1024 * 1024;
 const sent = by("sent");
@@ -14,7 +15,7 @@ async function send(file) {
 			headers: { "Content-Type": "application/octet-stream" },
 			body: file.slice(at, at + PIECE)
 		});
-		if (!answer.ok) throw new Error((await answer.json()).detail);
+		if (!answer.ok) throw new Error(await problemOf(answer));
 	}
 	sent.textContent = t("Being checked …");
 }

@@ -1,6 +1,7 @@
 // @ts-check
 // What cameras see now, boxes over it: video where the page has one and the browser plays it, else stills.
 import { by, coalesced, follow, made, renew } from "./page.js";
+import { problemOf } from "./problem.js";
 import { t } from "./texts.js";
 import { begin, box, paint, places } from "./draw.js";
 import { codecNamed, LivePlayer, watch } from "./live.js";
@@ -40,7 +41,7 @@ class Live {
 		this.video = stage.querySelector("video");
 		/** @type {any} a LivePlayer; null where the page has no video */
 		this.video?.addEventListener("resize", () => this.draw());
-		this.player = this.video && new LivePlayer(this.video, at => this.shown(at), why => this.stills(why));
+		this.player = this.video && new LivePlayer(stage.dataset.name, this.video, at => this.shown(at), why => this.stills(why));
 		setInterval(() => this.tick(), Number(stage.dataset.every));
 	}
 	tick() {
@@ -98,7 +99,7 @@ class Live {
 		const answer = await fetch(this.stage.dataset.picture);
 		if (this.playing) return;
 		if (answer.status !== 200) {
-			this.note.textContent = answer.ok ? t("Waiting for the first picture") : (await answer.json()).detail;
+			this.note.textContent = answer.ok ? t("Waiting for the first picture") : await problemOf(answer);
 			this.note.hidden = false;
 			return;
 		}
@@ -171,6 +172,19 @@ function enlarge(live) {
 }
 
 const COLUMNS = "columns";
+// A browser may keep nothing for us, and throws.
+const kept = key => {
+	try {
+		return localStorage.getItem(key);
+	} catch {
+		return null;
+	}
+};
+const keep = (key, value) => {
+	try {
+		localStorage.setItem(key, value);
+	} catch {} // for this visit it is as it was chosen
+};
 function layOut() {
 	const columns = by("columns");
 	const full = by("wall-full");
@@ -179,9 +193,9 @@ function layOut() {
 		wall.style.gridTemplateColumns = columns.value && `repeat(${columns.value}, minmax(0, 1fr))`;
 		redraw();
 	};
-	columns.value = localStorage.getItem(COLUMNS) ?? "";
+	columns.value = kept(COLUMNS) ?? "";
 	columns.addEventListener("change", () => {
-		localStorage.setItem(COLUMNS, columns.value);
+		keep(COLUMNS, columns.value);
 		apply();
 	});
 	apply();
@@ -196,7 +210,7 @@ const ORDER = "order";
 const nameOf = tile => tile.querySelector(".stage").dataset.name;
 
 function putInOrder() {
-	const names = JSON.parse(localStorage.getItem(ORDER) ?? "[]");
+	const names = JSON.parse(kept(ORDER) ?? "[]");
 	const rank = tile => (names.indexOf(nameOf(tile)) + names.length + 1) % (names.length + 1);
 	wall.append(...[...wall.children].sort((one, other) => rank(one) - rank(other)));
 }
@@ -216,7 +230,7 @@ function letOrder(button) {
 				if (!other) return;
 				if (sign === "←") other.before(tile);
 				else other.after(tile);
-				localStorage.setItem(ORDER, JSON.stringify([...wall.children].map(nameOf)));
+				keep(ORDER, JSON.stringify([...wall.children].map(nameOf)));
 				move.focus();
 			};
 			bar.append(move);
@@ -232,7 +246,7 @@ if (wall) {
 }
 connect();
 
-addEventListener("asksh264", connect);
+addEventListener("asklive", connect);
 addEventListener("resize", redraw);
 document.addEventListener("change", redraw);
 

@@ -138,6 +138,10 @@ export class Drawing {
 			if (!canLoseCorner(points)) return say(t("A zone has at least three corners."));
 			this.editor.change(() => points.splice(i, 1));
 			this.focus(Math.min(i, points.length - 1));
+		} else if (["Insert", "+"].includes(event.key) && kind === "zones") {
+			event.preventDefault();
+			this.editor.change(() => points.splice(i + 1, 0, between(points, i)));
+			this.focus(i + 1);
 		}
 	}
 }

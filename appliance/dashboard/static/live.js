@@ -1,6 +1,7 @@
 // @ts-check
 // Live video: one connection for all cameras of a page, played through Media Source; `currentTime` is camera time.
 import { objectsAt, Pace, rateOf, readLive } from "./live_buffer.js";
+import { refusalOf } from "./problem.js";
 import { shared } from "./shared.js";
 import { t } from "./texts.js";
 const Source = globalThis.ManagedMediaSource ?? globalThis.MediaSource;
@@ -9,8 +10,22 @@ const QUEUE_MAX = 24e6; // bytes not yet appended
 const CODECS = { avc1: "H.264", hvc1: "H.265", hevc: "H.265" };
 /** @type {(name: string) => string} for people */
 export const codecNamed = name => CODECS[name] ?? name;
-// H.264 of every camera: this browser cannot play H.265, or turned out not to play what came.
-let asksH264 = !Source?.isTypeSupported('video/mp4; codecs="hvc1.1.6.L120.90"');
+const WAIT_MS_MAX = 8000; // until a video that failed is asked for anew: 1 s, and each time twice as long
+const WAITS = 60; // so many times as long it is asked for in H.264, then as it is recorded
+const playsH265 = Boolean(Source?.isTypeSupported('video/mp4; codecs="hvc1.1.6.L120.90"'));
+/** @type {Set<string>} the cameras whose video failed here a while ago */
+const failed = new Set();
+const wantsH264 = name => !playsH265 || failed.has(name);
+/** @type {ReturnType<typeof setTimeout> | undefined} */
+let asking;
+// For all cameras of the page: they have one connection. Those that play go on.
+function askAnew(ms) {
+	if (asking) return;
+	asking = setTimeout(() => {
+		asking = undefined;
+		dispatchEvent(new Event("asklive"));
+	}, ms);
+}
 
 // Plays one camera. shown(at): a frame is on screen; stills(why): no more video.
 export class LivePlayer {
@@ -25,12 +40,17 @@ export class LivePlayer {
 	/** @type {SourceBuffer | null} */
 	buffer = null;
 	pace = new Pace();
+	waitMs = 500;
+	/** @type {ReturnType<typeof setTimeout> | undefined} */
+	recovery;
 	/**
+	 * @param {string} name of the camera
 	 * @param {HTMLVideoElement} video
 	 * @param {(at: number) => void} shown
 	 * @param {(why: string) => void} stills
 	 */
-	constructor(video, shown, stills) {
+	constructor(name, video, shown, stills) {
+		this.name = name;
 		this.video = video;
 		this.stills = stills;
 		video.muted = video.disableRemotePlayback = true;
@@ -45,7 +65,10 @@ export class LivePlayer {
 	begin(type) {
 		if (type === this.type) return;
 		const name = type.split('"')[1].slice(0, 4);
-		if (!Source?.isTypeSupported(type)) return this.refuse(t("this browser cannot play {codec}", { codec: codecNamed(name) }));
+		if (!Source?.isTypeSupported(type)) {
+			const why = t("this browser cannot play {codec}", { codec: codecNamed(name) });
+			return wantsH264(this.name) ? this.stop(why) : this.refuse(why); // there is nothing that it plays rather
+		}
 		this.stop("");
 		const media = new Source();
 		Object.assign(this, { type, media, bytes: 0, pace: new Pace() });
@@ -63,12 +86,18 @@ export class LivePlayer {
 			this.pump();
 		};
 	}
-	// Ends the video. The page then asks once more for all cameras, in H.264.
+	// Ends the video. The page then asks for it in H.264, and after a while as it is recorded: what failed may have been the
+	// browser's decoder, which was started again.
 	refuse(why) {
 		this.stop(why);
-		if (asksH264) return;
-		asksH264 = true;
-		dispatchEvent(new Event("asksh264"));
+		this.waitMs = Math.min(2 * this.waitMs, WAIT_MS_MAX);
+		failed.add(this.name);
+		clearTimeout(this.recovery);
+		this.recovery = setTimeout(() => {
+			failed.delete(this.name);
+			askAnew(0);
+		}, WAITS * this.waitMs);
+		askAnew(this.waitMs);
 	}
 	take(bytes) {
 		if (!this.type) return;
@@ -111,7 +140,7 @@ export class LivePlayer {
 }
 
 let watches = 0;
-const requestFor = (names, when) => ({ names, when, codec: asksH264 ? "h264" : "as_recorded" });
+const requestFor = (names, when) => ({ names, when, h264: names.filter(wantsH264) });
 const textOf = (kind, body) => (kind === "v" ? body : new TextDecoder().decode(body));
 
 // Follows cameras until the returned function is called. `views` has by camera name a `view` (cameras.js): one function for
@@ -132,9 +161,9 @@ export function watch(views, when) {
 function watchTogether(way, views, when) {
 	const names = Object.keys(views);
 	const key = `${++watches}`;
-	const deaf = way.listen(({ live, name, kind, body, lost }) => {
+	const deaf = way.listen(({ live, name, kind, body, lost, status }) => {
 		if (live !== key) return;
-		if (lost) for (const each of names) views[each].lost(lost);
+		if (lost !== undefined) for (const each of names) views[each].lost(refusalOf(lost, status));
 		else views[name][kind]?.(textOf(kind, body));
 	});
 	const turn = () => way.send(names.length && !document.hidden ? { do: "live", key, ...requestFor(names, when) } : { do: "still", key });
@@ -161,7 +190,7 @@ function watchAlone(views, when) {
 			stop = new AbortController();
 			const { signal } = stop;
 			await readLive(requestFor(names, when), signal, (name, kind, body) => views[name][kind]?.(textOf(kind, body))).catch(error => {
-				if (!signal.aborted) for (const name of names) views[name].lost(error.message);
+				if (!signal.aborted) for (const name of names) views[name].lost(refusalOf(error.message, error.status));
 			});
 			if (!signal.aborted) await new Promise(done => setTimeout(done, 2000));
 		}

@@ -35,7 +35,7 @@ export class MessageReader {
  * @typedef {object} LiveRequest
  * @property {string[]} names of the cameras
  * @property {string} when `always`: the main streams; `active`: the second ones
- * @property {string} codec `h264`: nothing else is played, see docs/dashboard.md; `as_recorded`
+ * @property {string[]} h264 names of those of which nothing else is played, see docs/http-api.md
  */
 
 /**
@@ -44,13 +44,14 @@ export class MessageReader {
  * @param {AbortSignal} signal
  * @param {(name: string, kind: string, body: Uint8Array) => void} onMessage called for each message
  * @param {() => void} [onBytes] called whenever bytes have come
- * @throws {Error} why the appliance refuses
+ * @throws {Error & {status?: number}} why the appliance refuses; without words where it gave none (problem.js)
  */
-export async function readLive({ names, when, codec }, signal, onMessage, onBytes) {
+export async function readLive({ names, when, h264 }, signal, onMessage, onBytes) {
 	const stream = when === "active" ? "sub" : "main";
-	const query = new URLSearchParams([...names.map(name => ["camera", name]), ...Object.entries({ when, stream, codec })]);
+	const cameras = Object.entries({ camera: names, h264 }).flatMap(([key, each]) => each.map(name => [key, name]));
+	const query = new URLSearchParams([...cameras, ...Object.entries({ when, stream })]);
 	const answer = await fetch(`/api/v1/live?${query}`, { signal });
-	if (!answer.ok) throw new Error((await answer.json()).detail);
+	if (!answer.ok) throw Object.assign(new Error((await answer.json().catch(() => ({}))).detail ?? ""), { status: answer.status });
 	if (!answer.body) return;
 	const reader = answer.body.getReader();
 	const messages = new MessageReader();

@@ -1,6 +1,7 @@
 // @ts-check
 // One camera on the stage: its picture of a moment, and its recording, piece by piece in two videos that take turns.
 import { converted } from "./converted.js";
+import { problemOf } from "./problem.js";
 import { t } from "./texts.js";
 import { clamp } from "./timeline_view.js";
 const PIECE_S = 20;
@@ -77,9 +78,13 @@ export class Pane {
 	gap(moment, now) {
 		this.stage.dataset.shows = "picture";
 		this.wanted = "";
-		this.canvas.getContext("2d").clearRect(0, 0, this.canvas.width, this.canvas.height);
 		const hole = this.report?.missing.find(each => each.t_start <= moment && moment <= (each.t_end ?? now));
-		this.note(hole ? t("Not recorded: {reason}", { reason: hole.reason }) : moment >= now - 1 ? t("This is still to come.") : t("This is not on the disk yet."));
+		this.blank(hole ? t("Not recorded: {reason}", { reason: hole.reason }) : moment >= now - 1 ? t("This is still to come.") : t("This is not on the disk yet."));
+	}
+	// A picture of another moment must not stand beside the clock.
+	blank(text) {
+		this.canvas.getContext("2d").clearRect(0, 0, this.canvas.width, this.canvas.height);
+		this.note(text);
 	}
 	// One picture at a time, and always the one wanted last.
 	async pull() {
@@ -88,20 +93,21 @@ export class Pane {
 		try {
 			for (let url = ""; url !== this.wanted && this.wanted; ) {
 				url = this.wanted;
-				const image = await this.fetchImage(url);
+				const image = await this.fetchImage(url).catch(() => this.misses(url, t("The appliance does not answer.")));
 				if (image && this.stage.dataset.shows === "picture" && this.wanted) this.paint(image);
 			}
 		} finally {
 			this.fetching = false;
 		}
 	}
+	misses(url, why) {
+		if (url === this.wanted && this.stage.dataset.shows === "picture") this.blank(why);
+		return null;
+	}
 	async fetchImage(url) {
 		if (images.has(url)) return images.get(url);
 		const answer = await fetch(url);
-		if (!answer.ok) {
-			if (url === this.wanted) this.note((await answer.json()).detail);
-			return null;
-		}
+		if (!answer.ok) return this.misses(url, await problemOf(answer));
 		const image = await createImageBitmap(await answer.blob());
 		const shown = { image, at: Number(answer.headers.get("X-Frame-Time")) };
 		images.set(url, shown);

@@ -1,6 +1,7 @@
 // @ts-check
 // Turns a camera while a button or key is held.
 import { post } from "./page.js";
+import { problemOf } from "./problem.js";
 const pad = document.querySelector("[data-ptz]");
 const [list, wrong] = pad.querySelectorAll("select, .wrong");
 let held = null;
@@ -37,6 +38,6 @@ list.addEventListener("change", () => {
 	send(JSON.parse(list.value));
 	list.value = "";
 });
-const found = await (await fetch(pad.dataset.ptz)).json();
-tell(found.detail ?? "");
-for (const { token, name } of found.presets ?? []) list.add(new Option(name, JSON.stringify({ action: "preset", preset: token })));
+const answer = await fetch(pad.dataset.ptz);
+tell(answer.ok ? "" : await problemOf(answer));
+for (const { token, name } of answer.ok ? (await answer.json()).presets : []) list.add(new Option(name, JSON.stringify({ action: "preset", preset: token })));

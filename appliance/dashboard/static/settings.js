@@ -1,6 +1,7 @@
 // @ts-check
 // The site file: an edit by hand is taken, an older version shown and brought back.
 import { attempt, coalesced, follow, made, post, reload, renew, say, swap } from "./page.js";
+import { problemOf } from "./problem.js";
 import { t } from "./texts.js";
 const reading = () => document.hidden || document.querySelector("details[data-version][open]");
 const refresh = coalesced(async () => {
@@ -28,9 +29,8 @@ async function show(details) {
 	if (!details?.open) return;
 	const against = details.querySelector("[data-against]")?.value;
 	const answer = await fetch(`/api/v1/settings/versions/${details.dataset.version}${against ? `?against=${against}` : ""}`);
-	const found = await answer.json();
-	const cost = answer.ok ? found.cost : [];
-	paint(details.querySelector("pre"), answer.ok ? found.diff : found.detail);
+	const { diff, cost } = answer.ok ? await answer.json() : { diff: await problemOf(answer), cost: [] };
+	paint(details.querySelector("pre"), diff);
 	details.querySelector("[data-cost]").replaceChildren(...cost.map(textContent => made("li", { textContent })));
 	details.querySelector("[data-cost]").hidden = !cost.length;
 }

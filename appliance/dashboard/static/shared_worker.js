@@ -70,7 +70,7 @@ class LiveGroup {
 	}
 	*wanted() {
 		for (const follower of followers)
-			for (const [key, each] of follower.live) if (each.when === this.when) yield { follower, key, names: each.names, codec: each.codec };
+			for (const [key, each] of follower.live) if (each.when === this.when) yield { follower, key, names: each.names, h264: each.h264 };
 	}
 	// fresh: somebody came, who needs each stream from its beginning.
 	update(fresh) {
@@ -86,11 +86,11 @@ class LiveGroup {
 	async run(before) {
 		const stop = new AbortController();
 		const { names, when } = this;
-		const codec = [...this.wanted()].some(each => each.codec === "h264") ? "h264" : "as_recorded";
+		const h264 = [...new Set([...this.wanted()].flatMap(each => each.h264))].filter(name => names.includes(name));
 		this.stop = stop;
 		while (this.stop === stop) {
-			await readLive({ names, when, codec }, stop.signal, this.hand.bind(this), () => before?.abort()).catch(
-				error => this.stop === stop && this.lost(error.message),
+			await readLive({ names, when, h264 }, stop.signal, this.hand.bind(this), () => before?.abort()).catch(
+				error => this.stop === stop && this.lost(error),
 			);
 			before?.abort();
 			await new Promise(done => setTimeout(done, RETRY_MS));
@@ -99,8 +99,8 @@ class LiveGroup {
 	hand(name, kind, body) {
 		for (const each of this.wanted()) if (each.names.includes(name)) each.follower.port.postMessage({ live: each.key, name, kind, body });
 	}
-	lost(why) {
-		for (const each of this.wanted()) each.follower.port.postMessage({ live: each.key, lost: why });
+	lost({ message, status }) {
+		for (const each of this.wanted()) each.follower.port.postMessage({ live: each.key, lost: message, status });
 	}
 }
 const groups = { always: new LiveGroup("always"), active: new LiveGroup("active") };
@@ -122,8 +122,8 @@ const acts = {
 		follower.since = null;
 		if (![...followers].some(each => each.since !== null)) events.close();
 	},
-	live(follower, { key, names, when, codec }) {
-		follower.live.set(key, { names, when, codec });
+	live(follower, { key, names, when, h264 }) {
+		follower.live.set(key, { names, when, h264 });
 		groups[when].update(true);
 	},
 	still(follower, { key }) {

@@ -22,6 +22,24 @@ function bodyOf(form, button) {
 	return body;
 }
 
+// What was typed into the other forms, and is not saved yet, stands in those that take their place, which are as open.
+function isTyped(field) {
+	if (field.options) return [...field.options].some(each => each.selected !== each.defaultSelected);
+	if (field.type === "checkbox") return field.checked !== field.defaultChecked;
+	return field.type !== "hidden" && field.matches("input, textarea") && field.value !== field.defaultValue;
+}
+
+const asks = ({ dataset, elements }) => [dataset.post, dataset.method, elements.length].join();
+
+function carry(old) {
+	const form = !old.isConnected && [...document.querySelectorAll("form[data-post]")].find(each => asks(each) === asks(old));
+	if (!form) return;
+	const [was, is] = [old, form].map(each => each.closest("details"));
+	if (was?.open && is) is.open = true;
+	for (const [n, field] of [...old.elements].entries())
+		if (isTyped(field)) Object.assign(form.elements[n], { value: field.value, checked: field.checked });
+}
+
 document.addEventListener("submit", async event => {
 	const form = event.target;
 	const { post: path, method } = form.dataset;
@@ -43,7 +61,10 @@ document.addEventListener("submit", async event => {
 		if (output) output.value = done.message;
 		else {
 			form.closest("details")?.removeAttribute("open");
-			swap(await reload(), "#arming, [data-swap]");
+			const fresh = await reload();
+			const others = [...document.querySelectorAll("form[data-post]")].filter(each => each !== form);
+			swap(fresh, "#arming, [data-swap]");
+			others.forEach(carry);
 			if (!button.isConnected) by("main").focus();
 		}
 	} catch (error) {

@@ -1,6 +1,7 @@
 // @ts-check
 // What every page does: local times, the event stream, the connection light, signing out.
 import { coalescedWork, EventFeed } from "./event_feed.js";
+import { refusalOf } from "./problem.js";
 import { dress } from "./time.js";
 import { t } from "./texts.js";
 /** @type {(id: string) => any} the element of this id, which the template of the page promises */
@@ -13,6 +14,7 @@ const CLOSER_MAX = 2;
 // A session that is over: the password is asked for in place, and what the page holds stays. The form is the sign-in page's.
 /** @type {Promise<void> | undefined} */
 let signing;
+let declined = false; // then no refresh asks again by itself, only what a person does
 const signedIn = () => (signing ??= signIn().finally(() => (signing = undefined)));
 async function signIn() {
 	const page = await (await fetch("/login", { headers: { Accept: "text/html" } })).text();
@@ -24,12 +26,16 @@ async function signIn() {
 	dialog.append(document.adoptNode(form));
 	dialog.showModal();
 	await new Promise((resolve, reject) => {
-		dialog.addEventListener("cancel", () => reject(new Error(t("Sign in first."))));
+		dialog.addEventListener("cancel", () => {
+			declined = true;
+			reject(new Error(t("Sign in first.")));
+		});
 		form.addEventListener("submit", async event => {
 			event.preventDefault();
 			const wrong = form.querySelector(".wrong");
 			try {
 				resolve(await post("/login", Object.fromEntries(new FormData(form))));
+				declined = false;
 			} catch ({ message, type }) {
 				wrong.textContent = message;
 				if (type === "urn:vedette:code-wanted") for (const each of form.querySelectorAll("#signin-code, [for=signin-code]")) each.hidden = false;
@@ -52,8 +58,7 @@ export async function post(url, body, method = "POST", as = "json") {
 		return post(url, body, method, as);
 	}
 	const problem = await answer.json().catch(() => ({}));
-	const text = problem.detail || t("The appliance answered {status}.", { status: answer.status });
-	throw Object.assign(new Error(text), { type: problem.type, status: answer.status, unanswered: answer.status >= 500 });
+	throw Object.assign(new Error(refusalOf(problem.detail, answer.status)), { type: problem.type, status: answer.status, unanswered: answer.status >= 500 });
 }
 
 export function say(text) {
@@ -101,7 +106,12 @@ let asks = 0;
 export async function reload(url = location.href) {
 	const ask = ++asks;
 	const answer = await fetch(url, { headers: { Accept: "text/html" } });
-	if (!answer.ok) throw new Error(t("The appliance answered {status}.", { status: answer.status }));
+	if (new URL(answer.url).pathname === "/login") {
+		if (declined) throw new Error(t("Sign in first."));
+		await signedIn();
+		return reload(url);
+	}
+	if (!answer.ok) throw new Error(refusalOf("", answer.status));
 	const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
 	prepare(fresh);
 	return Object.assign(fresh, { ask });

@@ -4,12 +4,18 @@ import { locale, t } from "./texts.js";
 const full = new Intl.DateTimeFormat(locale, { dateStyle: "full", timeStyle: "long" });
 const clock = new Intl.DateTimeFormat(locale, { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
 const short = new Intl.DateTimeFormat(locale, { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
-const day = new Intl.DateTimeFormat(locale, { day: "numeric", month: "short" });
-const weekday = new Intl.DateTimeFormat(locale, { weekday: "long", day: "numeric", month: "long" });
 const DAY_MS = 86400e3;
+const NEAR_DAYS = 300; // a date further away has its year: it could be taken for the next of its name
 
 const midnight = date => new Date(date.getFullYear(), date.getMonth(), date.getDate()).getTime();
 const daysAgo = date => Math.round((midnight(new Date()) - midnight(date)) / DAY_MS);
+
+function dated(options) {
+	const [near, far] = [{}, { year: "numeric" }].map(more => new Intl.DateTimeFormat(locale, { ...options, ...more }));
+	return date => (Math.abs(daysAgo(date)) > NEAR_DAYS ? far : near).format(date);
+}
+const day = dated({ day: "numeric", month: "short" });
+const weekday = dated({ weekday: "long", day: "numeric", month: "long" });
 
 function ago(date) {
 	const seconds = (Date.now() - date) / 1000;
@@ -21,7 +27,7 @@ function ago(date) {
 function moment(date, style = clock) {
 	const days = daysAgo(date);
 	if (days === 0) return style.format(date);
-	return `${days === 1 ? t("yesterday") : day.format(date)} ${style.format(date)}`;
+	return `${days === 1 ? t("yesterday") : day(date)} ${style.format(date)}`;
 }
 
 const recent = date => (Date.now() - date < 3600e3 ? `${moment(date, short)}, ${ago(date)}` : moment(date, short));
@@ -32,7 +38,7 @@ const styles = {
 	since: date => moment(date, short),
 	moment,
 	clock: date => clock.format(date),
-	full: date => `${day.format(date)}, ${clock.format(date)}`
+	full: date => `${day(date)}, ${clock.format(date)}`
 };
 
 export const momentOf = at => moment(new Date(at * 1000));
@@ -41,7 +47,7 @@ export const clockOf = moment => clock.format(new Date(moment * 1000));
 export function dayOf(moment) {
 	const date = new Date(moment * 1000);
 	const days = daysAgo(date);
-	return days === 0 ? t("Today") : days === 1 ? t("Yesterday") : weekday.format(date);
+	return days === 0 ? t("Today") : days === 1 ? t("Yesterday") : weekday(date);
 }
 
 export function dress(root = document) {
