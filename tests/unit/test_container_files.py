@@ -147,6 +147,7 @@ def test_the_first_start_writes_a_site_file_that_vedette_takes_and_later_ones_le
         )
         build_parser(commands()).parse_args(done.stdout.split())
         site = tmp_path / "site.yaml"
+        assert site.stat().st_mode & 0o077 == 0, "it may hold passwords"
         assert str(config.load(site).storage.dir) == "/var/lib/vedette"
         assert (config.load(site).dashboard.host, config.load(site).dashboard.port) == ("0.0.0.0", 8080)
         assert "# mine" in site.read_text() or site.write_text(site.read_text() + "# mine\n")
@@ -190,6 +191,14 @@ def test_the_appliance_of_each_box_runs_its_image_and_may_do_nothing_else(name: 
     assert ("nvidia" in str([service.get("deploy"), service.get("runtime")])) == (name in {"nvidia", "jetson"})
     packages = {word for kind, rest in instructions(built) if kind == "RUN" for word in rest.split()}
     assert packages >= DECODES_BY[name]
+
+
+def test_compose_asks_the_nvidia_driver_for_all_that_the_image_does() -> None:
+    """Docker puts what a reservation names in place of the image's NVIDIA_DRIVER_CAPABILITIES."""
+    ((_, service),) = services(COMPOSE / "nvidia.yaml")
+    (device,) = service["deploy"]["resources"]["reservations"]["devices"]
+    (wanted,) = re.findall(r"NVIDIA_DRIVER_CAPABILITIES=(\S+)", (DOCKER / "nvidia.Dockerfile").read_text())
+    assert set(device["capabilities"]) == {"gpu", *wanted.split(",")}
 
 
 def test_the_hub_joins_a_broker_a_worker_and_one_model_server(monkeypatch: pytest.MonkeyPatch) -> None:
