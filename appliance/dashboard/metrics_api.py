@@ -165,7 +165,7 @@ _LABELLED = {
     MetricName.HELD_BACK: "vedette_events_held_back_total",
     MetricName.UPLINK_BYTES: "vedette_uplink_bytes_by_purpose_total",
 }
-# Alerts ask how they grow: to Prometheus an increase from no series to 1 is none, and a sum with an absent one is absent.
+# Alerts ask how they grow: to Prometheus a step from no series to 1 is no increase, and a sum with none is none.
 _WATCHED = (MetricName.EXAMINED, MetricName.UNEXAMINED, MetricName.OUTBOX_DROPPED, MetricName.OUTBOX_EXPIRED)
 _OF_THE_APPLIANCE = {MetricName.ENERGY_J: "vedette_energy_joules_total"}  # labelled, and of no camera
 _NOTICE_OUTCOMES = ("told", "updated", "withdrawn", "quiet", "forbidden", "given_up")
