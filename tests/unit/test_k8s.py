@@ -292,6 +292,7 @@ def test_the_brokers_monitoring_is_for_the_autoscaler_alone() -> None:
 def test_the_worker_file_is_a_valid_one(settings: WorkerConfig) -> None:
     assert isinstance(settings.engine, OpenAiEngine)
     assert settings.archive.bucket is not None
+    assert ".vedette." not in str(settings.archive.url), "default-deny would refuse its connections"
 
 
 def test_every_secret_of_the_file_is_in_the_environment_and_in_the_secret() -> None:
