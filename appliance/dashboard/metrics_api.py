@@ -165,6 +165,8 @@ _LABELLED = {
     MetricName.HELD_BACK: "vedette_events_held_back_total",
     MetricName.UPLINK_BYTES: "vedette_uplink_bytes_by_purpose_total",
 }
+# Alerts ask how they grow: to Prometheus a step from no series to 1 is no increase, and a sum with none is none.
+_WATCHED = (MetricName.EXAMINED, MetricName.UNEXAMINED, MetricName.OUTBOX_DROPPED, MetricName.OUTBOX_EXPIRED)
 _OF_THE_APPLIANCE = {MetricName.ENERGY_J: "vedette_energy_joules_total"}  # labelled, and of no camera
 _NOTICE_OUTCOMES = ("told", "updated", "withdrawn", "quiet", "forbidden", "given_up")
 
@@ -331,9 +333,7 @@ def _known(value: float | None) -> Samples:
 
 def _metered(totals: list[MeterTotal], cameras: Iterable[str]) -> Iterator[tuple[str, Samples]]:
     for metric, name in _UNLABELLED.items():
-        # An alert asks whether it grows, and an increase from no series to 1 is none to Prometheus.
-        is_watched = metric in (MetricName.OUTBOX_DROPPED, MetricName.OUTBOX_EXPIRED)
-        found = dict.fromkeys(cameras, 0) if is_watched else {}
+        found = dict.fromkeys(cameras, 0) if metric in _WATCHED else {}
         found |= {each.camera: each.amount for each in totals if each.metric == Metric(metric)}
         yield name, [((camera,), amount) for camera, amount in found.items()]
     for metric, name in _LABELLED.items():

@@ -19,8 +19,9 @@ RUN python3 -m venv /tool && /tool/bin/pip wheel --no-cache-dir --no-deps -w /wh
 # hadolint ignore=DL3006
 FROM ${L4T_IMAGE}
 # decode.hardware v4l2: JetPack's ffmpeg has the decoders nvv4l2dec, whose libraries the container runtime brings.
+# tzdata: without it TZ is taken for UTC, and schedules are off.
 # hadolint ignore=DL3008
-RUN apt-get update && apt-get install -y --no-install-recommends ffmpeg && rm -rf /var/lib/apt/lists/*
+RUN apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends ffmpeg tzdata && rm -rf /var/lib/apt/lists/*
 COPY --from=build /opt/vedette /opt/vedette
 COPY deploy/docker/start.sh /usr/local/bin/vedette-start
 RUN install -d -o 10001 -g 10001 -m 0700 /var/lib/vedette /etc/vedette

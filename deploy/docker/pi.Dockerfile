@@ -28,11 +28,13 @@ ARG RASPBERRY_PI=archive.raspberrypi.com/debian
 ADD https://${RASPBERRY_PI}/raspberrypi.gpg.key /etc/apt/keyrings/raspberrypi.asc
 # What python3-hailort imports; Debian 13 has no python3-future.
 ARG HAILORT_IMPORTS="python3-numpy python3-argcomplete python3-future python3-netaddr python3-netifaces"
+# tzdata: without it TZ is taken for UTC, and schedules are off.
 # hadolint ignore=DL3008,SC2086
 RUN . /etc/os-release && chmod 0644 /etc/apt/keyrings/raspberrypi.asc \
     && echo "deb [signed-by=/etc/apt/keyrings/raspberrypi.asc] http://${RASPBERRY_PI} $VERSION_CODENAME main" \
         >/etc/apt/sources.list.d/raspberrypi.list \
-    && apt-get update && apt-get install -y --no-install-recommends python3 ca-certificates ffmpeg $HAILORT_IMPORTS \
+    && apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
+        python3 ca-certificates tzdata ffmpeg $HAILORT_IMPORTS \
     && rm -rf /var/lib/apt/lists/*
 COPY --from=build /hailort/usr /usr/
 COPY --from=build /opt/vedette /opt/vedette

@@ -53,6 +53,11 @@ def test_ray_takes_the_recipe() -> None:
     assert 1 <= scaling["min_replicas"] <= scaling["max_replicas"]
 
 
+def test_its_engines_tell_nobody_of_themselves() -> None:
+    (config,) = recipe()["applications"][0]["args"]["llm_configs"]
+    assert config["runtime_env"] == {"env_vars": {"VLLM_NO_USAGE_STATS": "1"}}
+
+
 @pytest.mark.parametrize("wrong", ["engine_args", "model_id", "autoscaling_config"])
 def test_a_field_in_the_wrong_place_is_refused(wrong: str) -> None:
     given = recipe()

@@ -147,6 +147,7 @@ def test_the_first_start_writes_a_site_file_that_vedette_takes_and_later_ones_le
         )
         build_parser(commands()).parse_args(done.stdout.split())
         site = tmp_path / "site.yaml"
+        assert site.stat().st_mode & 0o077 == 0, "it may hold passwords"
         assert str(config.load(site).storage.dir) == "/var/lib/vedette"
         assert (config.load(site).dashboard.host, config.load(site).dashboard.port) == ("0.0.0.0", 8080)
         assert "# mine" in site.read_text() or site.write_text(site.read_text() + "# mine\n")
@@ -188,8 +189,18 @@ def test_the_appliance_of_each_box_runs_its_image_and_may_do_nothing_else(name: 
     assert {each.partition(":")[0] for each in service.get("devices", [])} == DEVICES[name]
     assert all(each.partition(":")[0] == each.rpartition(":")[2] or "${" in each for each in service.get("devices", []))
     assert ("nvidia" in str([service.get("deploy"), service.get("runtime")])) == (name in {"nvidia", "jetson"})
+    assert service["environment"] == {"TZ": "${TZ:-UTC}"}
     packages = {word for kind, rest in instructions(built) if kind == "RUN" for word in rest.split()}
     assert packages >= DECODES_BY[name]
+    assert "tzdata" in packages or "python:3" in "".join(of(built, "ARG")), "Python's image has it; TZ needs it"
+
+
+def test_compose_asks_the_nvidia_driver_for_all_that_the_image_does() -> None:
+    """Docker puts what a reservation names in place of the image's NVIDIA_DRIVER_CAPABILITIES."""
+    ((_, service),) = services(COMPOSE / "nvidia.yaml")
+    (device,) = service["deploy"]["resources"]["reservations"]["devices"]
+    (wanted,) = re.findall(r"NVIDIA_DRIVER_CAPABILITIES=(\S+)", (DOCKER / "nvidia.Dockerfile").read_text())
+    assert set(device["capabilities"]) == {"gpu", *wanted.split(",")}
 
 
 def test_the_hub_joins_a_broker_a_worker_and_one_model_server(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,10 +215,12 @@ def test_the_hub_joins_a_broker_a_worker_and_one_model_server(monkeypatch: pytes
         assert each["networks"]["default"]["aliases"] == ["vlm"]
         assert worker.engine.model in each["command"], "the name that it serves"
         assert each["ports"] == ["127.0.0.1:8000:8000"]
+    assert all(len(set(each["profiles"])) == len(each["profiles"]) for each in models.values()), "Compose refuses it"
     assert {name: each["profiles"][-1] for name, each in models.items()} == {"vllm": "gpu", "llama": "cpu"}
     assert f":{worker.status.port}:" in f":{hub['worker']['ports'][0]}:"
     assert int(hub["worker"]["stop_grace_period"][:-1]) > worker.worker.drain_s + ARCHIVE_DRAIN_S
     assert hub["nats"]["ports"] == ["${HUB_ADDRESS:-127.0.0.1}:4222:4222"], "closed until somebody opens it"
+    assert hub["nats"]["healthcheck"]["start_period"] == "5m", "as long as the startup probe of deploy/k8s allows"
     for name in ("nats", "worker"):
         assert (hub[name]["read_only"], hub[name]["cap_drop"]) == (True, ["ALL"])
     assert all(":latest" not in each.get("image", "") for each in hub.values())

@@ -145,6 +145,16 @@ def test_the_engines_are_scaled_by_waiting_work_and_more_slowly_than_the_workers
     assert engine["cooldownPeriod"] > worker["cooldownPeriod"]
 
 
+@pytest.mark.parametrize("name", [WORKER, "vllm"])
+def test_manifests_that_are_applied_again_leave_the_number_of_pods_to_the_scaler(name: str) -> None:
+    assert "replicas" not in EVERY["Deployment", name]["spec"]
+
+
+def test_the_engine_does_not_read_the_address_of_its_service_as_a_setting() -> None:
+    """Kubernetes names the Service `vllm` to every pod as VLLM_PORT=tcp://…, at which vLLM does not start."""
+    assert EVERY["Deployment", "vllm"]["spec"]["template"]["spec"]["enableServiceLinks"] is False
+
+
 def test_the_engine_is_what_the_worker_file_asks(settings: WorkerConfig) -> None:
     assert isinstance(settings.engine, OpenAiEngine)
     pod = EVERY["Deployment", "vllm"]["spec"]["template"]
@@ -282,6 +292,7 @@ def test_the_brokers_monitoring_is_for_the_autoscaler_alone() -> None:
 def test_the_worker_file_is_a_valid_one(settings: WorkerConfig) -> None:
     assert isinstance(settings.engine, OpenAiEngine)
     assert settings.archive.bucket is not None
+    assert ".vedette." not in str(settings.archive.url), "default-deny would refuse its connections"
 
 
 def test_every_secret_of_the_file_is_in_the_environment_and_in_the_secret() -> None:

@@ -308,7 +308,9 @@ vedette_outbox_expired_total{camera="gate"} 38
 vedette_outbox_expired_total{camera="dock"} 0
 vedette_packets_skipped_total{camera="gate"} 1400
 vedette_frames_examined_total{camera="gate"} 80
+vedette_frames_examined_total{camera="dock"} 0
 vedette_frames_unexamined_total{camera="gate"} 4
+vedette_frames_unexamined_total{camera="dock"} 0
 vedette_uplink_bytes_total{camera="gate"} 20
 vedette_frames_unexamined_by_reason_total{camera="gate",reason="failed"} 2
 vedette_frames_unexamined_by_reason_total{camera="gate",reason="newer"} 2

@@ -64,6 +64,13 @@ def test_every_query_asks_for_what_exists(where: str, query: str) -> None:
         assert stage in (WORKER_STAGES if "worker" in name else STAGES)
 
 
+def test_what_each_worker_counts_at_the_broker_is_not_added_up() -> None:
+    """Every worker reports all that is stored, not its share of it."""
+    asking = [query for _, query in queries() if "vedette_worker_backlog" in query]
+    assert asking
+    assert not any("sum" in query for query in asking)
+
+
 def test_every_alert_and_every_service_level_has_its_entry_for_the_person_on_call() -> None:
     levels = {each["labels"]["slo"] for each in rules() if each.get("record") == "vedette:error_budget"}
     single = {
@@ -109,6 +116,15 @@ INCIDENTS = [
         15,
     ),
     ({'vedette_frames_unexamined_total{camera="gate"}': "0+600x{n}"}, "VedetteBudgetBurnsFast", "examined", 15),
+    (
+        {
+            'vedette_frames_examined_total{camera="gate"}': "0+0x{n}",
+            'vedette_frames_unexamined_total{camera="gate"}': "0+600x{n}",
+        },
+        "VedetteBudgetBurnsFast",
+        "examined",
+        15,
+    ),
     ({'vedette_camera_state{camera="yard",state="live"}': "0+0x{n}"}, "VedetteBudgetBurnsFast", "cameras", 15),
     ({"vedette_link_up": "0+0x{n}"}, "VedetteBudgetBurnsFast", "link", 15),
     ({"vedette_worker_ready": "0+0x{n}"}, "VedetteWorkersAway", "", 15),
