@@ -145,6 +145,7 @@ class Trainer:
                     since, images = Moment.now(), 0
                 over = self._stop or bool(options.minutes and time.monotonic() - begun > options.minutes * 60)
                 if step % options.save_every == 0 or step == options.steps or over:
+                    _must_be_finite(parts, step)
                     self._save(step, best)
                 if over:
                     break
@@ -208,11 +209,10 @@ class Trainer:
         return found
 
     def _note(self, journal: RunLog, step: int, parts: Loss, speed: Speed) -> None:
+        _must_be_finite(parts, step)
         numbers = parts.parts()
         if self._lesson is not None:
             numbers |= {name: self._lesson.parts()[name] for name in ("teacher", "unlike")}
-        if not numbers["total"] < float("inf"):
-            raise IndexFault(f"the loss is {numbers['total']} at step {step}: lower --rate, and look at the labels")
         epoch = step * self._options.batch / self._draws.epoch_length()
         lr = self._optimizer.param_groups[0]["lr"]
         measured = {"images_s": round(speed.images_s, 1), "cpu_ms": round(speed.cpu_ms, 1)}
@@ -232,15 +232,11 @@ class Trainer:
 
     def _resume(self) -> Progress:
         kept = checkpoint.restore(
-            self._options.out, self._network, self._average, self._optimizer, self._device, self._imitation
-        )
+            self._options.out, self._network, self._average, self._optimizer, self._device, self._imitation,
+            settings=self._settings(), free=FREE,
+        )  # fmt: skip
         if kept is None:
             return Progress(0, 0.0, self._settings())
-        mine = {name: value for name, value in self._settings().items() if name not in FREE}
-        other = {name: value for name, value in kept.settings.items() if name not in FREE}
-        if mine != other:
-            names = ", ".join(f"--{name}" for name in sorted(mine) if mine[name] != other.get(name))
-            raise IndexFault(f"{self._options.out} holds a run with other settings ({names}): choose another --out")
         log.info("going on at step %d", kept.step)
         return kept
 
@@ -266,6 +262,12 @@ class Trainer:
         finally:
             for each, handler in before.items():
                 signal.signal(each, handler)
+
+
+def _must_be_finite(found: Loss, step: int) -> None:
+    """Raise IndexFault: such weights would replace the last checkpoint that the run can go on from."""
+    if not math.isfinite(total := float(found.total.detach())):
+        raise IndexFault(f"the loss is {total} at step {step}: lower --rate, and look at the labels")
 
 
 def _answered(

@@ -283,6 +283,9 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path: Path) -> None
     refused = subprocess.run(other, cwd=ROOT, env=surroundings, check=False, capture_output=True, text=True)
     assert refused.returncode == 2
     assert "--average" in refused.stderr
+    narrower = [*cut[:-2], "--design", "full"]  # other weights and other moments of the optimiser
+    refused = subprocess.run(narrower, cwd=ROOT, env=surroundings, check=False, capture_output=True, text=True)
+    assert (refused.returncode, "holds a run with other settings (" in refused.stderr) == (2, True), refused.stderr
 
 
 @pytest.mark.slow
