@@ -195,7 +195,10 @@ class ClassFigures:
 
 
 def figures(judged: Sequence[Judged], names: Sequence[str]) -> list[ClassFigures]:
-    """Return the figures of each class of `names` that has at least one box. Raise MissingPart without pycocotools."""
+    """Return the figures of each class of `names` that has at least one box.
+
+    Raise MissingDependency without pycocotools.
+    """
     rows = []
     for name in names:
         matched = _matched(judged, name)

@@ -22,6 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from appliance.base.box_arrays import HeightFigures, iou_matrix
+from appliance.base.command_exit import whole_number_between
 from appliance.base.errors import VedetteError
 from appliance.config import DetectorConfig
 from appliance.detect import detector_loader, model_files
@@ -295,11 +296,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--cache", type=Path, required=True, help="what models.evaluation.public and cameras brought")
     parser.add_argument("--kind", action="append", choices=KINDS, help="only this kind of view; repeatable")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--rounds", type=int, default=30, help="of the measurement of cost; 0: none (default 30)")
+    rounds = whole_number_between(0, 100_000, "count")
+    parser.add_argument("--rounds", type=rounds, default=30, help="of the measurement of cost; 0: none (default 30)")
     parser.add_argument("--json", type=Path, help="write the figures there too")
     parser.add_argument("--log", type=Path, default=READINGS, help="where this reading is logged (default %(default)s)")
     options = parser.parse_args(arguments)
     try:
+        if options.rounds and any("+" in name for name in options.model):
+            raise SetFault("the cost of NETWORK+RUNTIME is not measured here: add --rounds 0")
         rows = public.read(options.cache)
         if (options.cache / cameras.NAME).is_file():
             rows += public.read(options.cache, cameras.NAME)
@@ -311,8 +315,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             seen = judged(load(name, options.threads), options.cache, rows)
             mistaken = {animal: taken_for_person(seen, animal) for animal in ANIMALS}
             readings[short] = Reading(figures(rows, seen), heights(rows, seen), mistaken)
-            model = name.partition("+")[0]
-            paths[short] = Path(model) if Path(model).is_file() else model_files.find_model(model).path
+            paths[short] = model_files.find_model(name.partition("+")[0]).path
             log_reading(options.log, short, paths[short], len(rows), readings[short])
             print(f"{short}: {len(rows)} pictures", file=sys.stderr)
         times = cost.measure(paths, options.rounds) if options.rounds else {}
