@@ -28,6 +28,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import torch
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 from onnx import numpy_helper
 from torch import Tensor, nn
@@ -133,7 +134,10 @@ class Start:
 
     def __init__(self, path: Path) -> None:
         """Raise IndexFault if it is no network of the design `full`."""
-        self.path, self.model = path, onnx.load(str(path))
+        try:
+            self.path, self.model = path, onnx.load(str(path))
+        except (OSError, DecodeError) as error:
+            raise IndexFault(f"{path}: cannot be read as ONNX: {error}") from None
         layers: dict[int, dict[str, Tensor]] = {}
         for each in self.model.graph.initializer:
             if found := LAYER.match(each.name):
@@ -395,14 +399,19 @@ def save(start: Start, heads: Sequence[Head], out: Path, integers: Path | None) 
     return [out, beside]
 
 
+def must_be_new(folder: Path) -> None:
+    """Raise IndexFault if something is in the folder of a bundle."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise IndexFault(f"{folder} is there and not empty: name a new folder")
+
+
 def write_bundle(written: Sequence[Path], folder: Path, pictures: int, figures: Sequence[float] = ()) -> BundleManifest:
     """Write the bundle of a re-trained vedette-nano: its float file and perhaps its INT8 variant; return the manifest.
 
     What was measured of vedette-nano is not true of it and left out. figures: those of `measured`, by which an
     appliance knows whether the variant is as accurate. Raise IndexFault if the folder holds something.
     """
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise IndexFault(f"{folder} is there and not empty: name a new folder")
+    must_be_new(folder)
     known = present_models()
     own = known[OWN_MODEL]
     names = dict(zip((OWN_MODEL, f"{OWN_MODEL}-int8"), written, strict=False))
@@ -481,6 +490,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     torch.set_num_threads(options.threads)
     torch.manual_seed(options.seed)
     try:
+        if options.bundle:
+            must_be_new(options.bundle)  # said before minutes of training
         start = Start(options.init)
         integers = options.integers or (OWN_INT8 if options.init == OWN else None)
         made = retrain(start, options.site, options.out, integers, options)
