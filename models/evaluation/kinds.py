@@ -14,7 +14,7 @@ import argparse
 import hashlib
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,7 +30,7 @@ from appliance.detect.detector import ObjectDetector, UpscalingDetector
 from models.evaluation import cameras, cost, public
 from models.evaluation.arithmetic import Floats, Judged, Matched, average_precision, figures_by_height, joined, match
 from models.evaluation.public import CAMERA_KINDS, KINDS, PUBLIC_KINDS, Brought
-from models.evaluation.sets import SetFault
+from models.evaluation.sets import Labelled, SetFault
 
 SCORE_MIN = 0.02
 READINGS = Path(__file__).parents[1] / "runs" / "readings.jsonl"
@@ -68,34 +68,29 @@ class Figure:
     ap70: float
 
 
-def load(name: str, threads: int = 1) -> ObjectDetector:
+def load(name: str, threads: int = 1, score_min: float = SCORE_MIN) -> ObjectDetector:
     """Return a detector by name or file; each picture fills its input. Raise VedetteError."""
     model, _, runtime = name.partition("+")
     backend, _, precision = runtime.partition("-")
     asked = {"backend": backend, "precision": precision} if runtime else {}
-    settings = {"model": model, "score_min": SCORE_MIN, "threads": threads, **asked}
+    settings = {"model": model, "score_min": score_min, "threads": threads, **asked}
     return UpscalingDetector(detector_loader.load(DetectorConfig.model_validate(settings)))
 
 
-def judged(eye: ObjectDetector, folder: Path, rows: Sequence[Brought]) -> list[Judged]:
-    """Return every picture with its labels and what the detector finds in it."""
-    found = []
-    for picture in public.labelled(folder, rows):
+def judged(eye: ObjectDetector, pictures: Iterable[Labelled], names: Mapping[str, str] = ALIASES) -> Iterator[Judged]:
+    """Yield every picture with its labels and what the detector finds in it. names: the one that counts by others."""
+    for picture in pictures:
         said = eye.detect([picture.pixels])[0]
-        scale = np.array([*picture.size, *picture.size], float)
-        names = tuple(ALIASES.get(eye.labels[cls], eye.labels[cls]) for cls in said.class_ids)
-        found.append(
-            Judged(
-                picture.boxes,
-                picture.names,
-                picture.crowd,
-                said.boxes.astype(float) * scale,
-                names,
-                said.scores.astype(float),
-                eye.preferred_size(picture.pixels.shape[1], picture.pixels.shape[0])[1] / picture.size[1],
-            )
+        found = (eye.labels[cls] for cls in said.class_ids)
+        yield Judged(
+            picture.boxes,
+            tuple(names.get(name, name) for name in picture.names),
+            picture.crowd,
+            said.boxes.astype(float) * np.array([*picture.size, *picture.size], float),
+            tuple(names.get(name, name) for name in found),
+            said.scores.astype(float),
+            eye.preferred_size(picture.pixels.shape[1], picture.pixels.shape[0])[1] / picture.size[1],
         )
-    return found
 
 
 def figures(rows: Sequence[Brought], seen: Sequence[Judged], rounds: int = ROUNDS) -> list[Figure]:
@@ -312,7 +307,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise SetFault(f"{options.cache}: no pictures of that kind")
         readings, paths = {}, {}
         for name, short in zip(options.model, cost.short_names(options.model), strict=True):
-            seen = judged(load(name, options.threads), options.cache, rows)
+            seen = list(judged(load(name, options.threads), public.labelled(options.cache, rows)))
             mistaken = {animal: taken_for_person(seen, animal) for animal in ANIMALS}
             readings[short] = Reading(figures(rows, seen), heights(rows, seen), mistaken)
             paths[short] = model_files.find_model(name.partition("+")[0]).path

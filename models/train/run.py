@@ -8,7 +8,7 @@ step, by --minutes or a signal: give the same command again.
 
 Watch it:      python -m models.train.plot vedette-data/run
 Deliver it:    python -m models.train.export --checkpoint vedette-data/run/best.pt --out vedette-nano.onnx
-Measure it:    python -m models.evaluate vedette-nano.onnx --mot CLIP.mp4
+Measure it:    python -m models.evaluate vedette-nano.onnx --index vedette-data/set
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ def cache(tmp_path: Path) -> tuple[Path, list[Brought]]:
 def test_each_class_is_judged_where_people_labelled_it(cache: tuple[Path, list[Brought]]) -> None:
     folder, rows = cache
     assert public.read(folder) == rows
-    found = kinds.figures(rows, kinds.judged(Scripted(), folder, rows), rounds=50)
+    found = kinds.figures(rows, list(kinds.judged(Scripted(), public.labelled(folder, rows))), rounds=50)
     assert [(each.kind, each.name, each.boxes) for each in found] == [
         ("stills", "person", 20),
         ("stills", "vehicle", 30),
