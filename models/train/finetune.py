@@ -238,15 +238,13 @@ def joined(parts: Sequence[Rows]) -> Rows:
     return Rows(*(torch.cat([getattr(part, name) for part in parts]) for name in Rows.__slots__))
 
 
-def fit(head: Head, rows: Rows, epochs: int, seed: int) -> float:
-    """Train a head in place; return the loss of the last epoch, in nats a cell."""
+def fit(head: Head, rows: Rows, epochs: int, seed: int) -> None:
+    """Train a head in place."""
     optimizer = torch.optim.Adam(head.parameters(), lr=RATE)
     steps = max(1, -(-len(rows.seen) // BATCH)) * epochs
     falling = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     generator = torch.Generator().manual_seed(seed)
-    last = 0.0
     for _ in range(epochs):
-        last = 0.0
         for chosen in torch.randperm(len(rows.seen), generator=generator).split(BATCH):
             answer = head(rows.seen[chosen].float())
             wrong = binary_cross_entropy_with_logits(answer[:, 4:], rows.scores[chosen], reduction="none")
@@ -257,8 +255,6 @@ def fit(head: Head, rows: Rows, epochs: int, seed: int) -> float:
             (loss / rows.scores[chosen].sum().clamp(min=1.0)).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             falling.step()
-            last += float(loss.detach())
-    return last / max(1, len(rows.seen))
 
 
 @dataclass(frozen=True, slots=True)

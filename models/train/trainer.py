@@ -103,10 +103,7 @@ class Trainer:
         self._draws = Draws(self._cache, self._entries, weights_of(options, self._entries), self._plan)
         some = partial(gauging_pictures, self._draws, self._entries, options.size)
         self._network = _network(options, some).to(self._device)
-        # PyTorch 2.13's CPU convolutions crash in the backward pass of a channels-last network with branches.
-        last = self._device.type == "cuda" or not self._network.design.branched
-        self._layout = torch.channels_last if last else torch.contiguous_format
-        self._network.to(memory_format=self._layout)  # type: ignore[call-overload]
+        self._network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._network.freeze(options.freeze)
         self._average = Average(self._network, options.average or 1 - 10 / max(20, options.steps))
         self._teacher = _teacher(options.teacher, self._device) if options.teacher else None
@@ -177,7 +174,8 @@ class Trainer:
         waiting: deque[tuple[Batch, Tensor, Future[Lesson] | Lesson | None]] = deque()
         with ThreadPoolExecutor(1, "teacher", torch.set_num_threads, (self._options.threads or 1,)) as thread:
             for batch in source:
-                given = batch.pictures.to(self._device, non_blocking=True, memory_format=self._layout).float() / 255
+                there = batch.pictures.to(self._device, non_blocking=True, memory_format=torch.channels_last)
+                given = there.float() / 255
                 lesson: Future[Lesson] | Lesson | None = None
                 if self._teacher and batch.step % self._options.teacher_every == 0:
                     lesson = thread.submit(self._teacher, given) if ahead else self._teacher(given)

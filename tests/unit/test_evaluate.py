@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from appliance.detect import detector_loader
 from appliance.types import Detections
 from models import evaluate
-from models.evaluation import arithmetic, kinds, sets
+from models.evaluation import arithmetic, sets
 from models.evaluation.arithmetic import Judged, figures
 from models.evaluation.sets import SetFault
 from models.train import dataset, sources
@@ -112,7 +113,7 @@ def write_set(folder: Path) -> Path:
 def eye(monkeypatch: pytest.MonkeyPatch) -> None:
     """A detector that finds the person, and takes something else for a car."""
     answer = found([[0.1, 0.1, 0.3, 0.9], [0.5, 0.5, 0.6, 0.6]], [0.9, 0.8], [0, 1])
-    monkeypatch.setattr(kinds.detector_loader, "load", lambda settings: Scripted([answer]))
+    monkeypatch.setattr(detector_loader, "load", lambda settings: Scripted([answer]))
 
 
 @pytest.mark.usefixtures("eye")

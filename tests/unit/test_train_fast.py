@@ -20,10 +20,8 @@ from models.train.network import DESIGNS, Design, Network, Views, cells, corners
 from models.train.trainer import _must_be_finite, rate, reduced  # noqa: E402
 from tests.unit.test_train_network import truth  # noqa: E402
 
-WIDE = Design("dense", 8, (16, 16, 32, 32), (1, 1, 1, 1), ("split",) * 4, 32, neck_kind="split", branched=False)
-NARROW = Design(
-    "full", 8, (16, 16, 32, 32), (1, 1, 1, 1), ("split",) * 4, 16, neck_kind="split", branched=False, head=16
-)
+WIDE = Design("dense", 8, (16, 16, 32, 32), (1, 1, 1, 1), 32)
+NARROW = Design("full", 8, (16, 16, 32, 32), (1, 1, 1, 1), 16, head=16)
 
 
 def stirred(network: Network) -> Network:

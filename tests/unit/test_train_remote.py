@@ -16,7 +16,7 @@ from tests.support.painted_set import painted
 
 ROOT = Path(__file__).parents[2]
 SETTINGS = [
-    "--design", "pico", "--size", "96", "--scales", "1", "--steps", "12", "--batch", "4", "--warmup", "3",
+    "--design", "full", "--size", "160", "--scales", "1", "--steps", "12", "--batch", "32", "--warmup", "3",
     "--judge-every", "1000", "--save-every", "5", "--log-every", "1", "--workers", "1", "--device", "cpu",
     "--average", "0.9", "--imitate", "0",
 ]  # fmt: skip
