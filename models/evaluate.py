@@ -4,9 +4,8 @@
     python -m models.evaluate vedette-nano+openvino-bf16 --index vedette-data/set --json figures.json
 
 NETWORK is loaded as the appliance loads it: a name of models.toml, a path to an .onnx, or builtin:hog, perhaps with
-what runs it. AP50 and AP50:95 are pycocotools' arithmetic, the threshold is the score with the best F1 at IoU 0.5, and
-recall by height is at that threshold. Labels and answers meet by class name; what the network does not know is left
-out and named. Other labelled sets (COCO, YOLO, clips) are measured by `vedette evaluate`.
+what runs it. The figures are those of `vedette evaluate`, which measures other labelled sets (COCO, YOLO, clips).
+Labels and answers meet by class name; what the network does not know is left out and named.
 """
 
 from __future__ import annotations
@@ -22,8 +21,9 @@ import numpy as np
 
 from appliance.base.command_exit import os_error_text, whole_number_between
 from appliance.base.errors import UsageError, VedetteError
+from appliance.lab.detection_figures import ClassBoxes, DetectionFigures, detection_figures
 from models.evaluation import kinds, sets
-from models.evaluation.arithmetic import ClassFigures, figures
+from models.evaluation.arithmetic import Judged
 
 SCORE_MIN = 0.01
 
@@ -39,42 +39,32 @@ def merged_names(merges: Sequence[str]) -> dict[str, str]:
     return {old: merged.get(new, new) for old, new in kinds.ALIASES.items()} | merged
 
 
-def table(rows: Sequence[ClassFigures]) -> str:
-    """For people: one line a class and the mean, then recall by height."""
+def class_boxes(seen: Sequence[Judged], name: str) -> list[ClassBoxes]:
+    """Return the boxes of one class in every picture; a label without a name is ignored for each class."""
+    found = []
+    for each in seen:
+        truth_names, found_names = np.array(each.truth_names, object), np.array(each.found_names, object)
+        ignored = each.crowd & ((truth_names == name) | (truth_names == ""))
+        asked = ignored | ((truth_names == name) & ~each.crowd)
+        mine = found_names == name
+        found.append(ClassBoxes(each.truth[asked], ignored[asked], each.found[mine], each.scores[mine]))
+    return found
+
+
+def table(rows: dict[str, DetectionFigures]) -> str:
+    """Write, for people, one line a class and the mean."""
     lines = [
-        "| class | boxes | AP50 | AP50:95 | threshold | F1 | precision | recall |",
-        "|---|---|---|---|---|---|---|---|",
+        "| class | boxes | AP50 (90 %) | AP50:95 | AP at IoU 0.7 | precision, recall at 0.5 | calibration error |",
+        "|---|---|---|---|---|---|---|",
     ]
-    for row in rows:
-        values = (row.ap50, row.ap, row.threshold, row.f1, row.precision, row.recall)
-        lines.append(f"| {row.name} | {row.boxes} | " + " | ".join(f"{value:.3f}" for value in values) + " |")
-    if len(rows) > 1:
-        means = (float(np.mean([row.ap50 for row in rows])), float(np.mean([row.ap for row in rows])))
-        lines.append(f"| mean | {sum(row.boxes for row in rows)} | {means[0]:.3f} | {means[1]:.3f} | | | | |")
-    lines += ["", "Recall at the threshold, by height in pixels of the picture (boxes):", ""]
-    for row in rows:
-        parts = [
-            f"{low_high(each.low, each.high)}: {each.recall:.2f} ({each.boxes})"
-            for each in row.heights
-            if each.recall is not None
-        ]
-        lines.append(f"- {row.name}: " + ", ".join(parts))
+    for name, row in rows.items():
+        precision, error = ("-" if each is None else f"{each:.3f}" for each in (row.precision, row.calibration_error))
+        ap50 = f"{row.ap50:.3f} ({row.ap50_low:.2f}-{row.ap50_high:.2f})"
+        cells = f"{ap50} | {row.ap50_95:.3f} | {row.ap70:.3f} | {precision}, {row.recall:.3f} | {error}"
+        lines.append(f"| {name} | {row.boxes} | {cells} |")
+    mean50, mean = (float(np.mean([getattr(row, key) for row in rows.values()])) for key in ("ap50", "ap50_95"))
+    lines.append(f"| mean | {sum(row.boxes for row in rows.values())} | {mean50:.3f} | {mean:.3f} | | | |")
     return "\n".join(lines)
-
-
-def low_high(low: float, high: float) -> str:
-    """Write a range of heights for people."""
-    return f"{low:g}+" if high > 1e6 else f"{low:g}-{high:g}"
-
-
-def report(rows: Sequence[ClassFigures], model: str, pictures: int) -> dict[str, object]:
-    """For programs; figures rounded to 4 places."""
-    classes = json.loads(json.dumps([asdict(row) for row in rows]), parse_float=lambda text: round(float(text), 4))
-    for each in classes:
-        for row in each["heights"]:
-            row["high"] = None if row["high"] > 1e6 else row["high"]
-    means = {key: round(float(np.mean([getattr(row, key) for row in rows])), 4) for key in ("ap50", "ap")}
-    return {"model": model, "pictures": pictures, **means, "classes": classes}
 
 
 def parser() -> argparse.ArgumentParser:
@@ -110,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not known & wanted:
             has = ", ".join(sorted(labelled)) or "nothing"
             raise UsageError(f"nothing to measure: the set labels {has}, of which the detector or --only takes nothing")
-        rows = figures(seen, sorted(known & wanted))
+        rows = {name: detection_figures(class_boxes(seen, name)) for name in sorted(known & wanted)}
     except VedetteError as error:
         print(error, file=sys.stderr)
         return 2
@@ -120,7 +110,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"\nThe detector does not know: {', '.join(sorted(wanted - known))} (left out)")
     if options.json:
         try:
-            options.json.write_text(json.dumps(report(rows, eye.name, len(seen)), indent=1) + "\n", encoding="utf-8")
+            report = {"model": eye.name, "classes": {name: asdict(row) for name, row in rows.items()}}
+            options.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
         except OSError as error:
             print(f"--json {os_error_text(error)}", file=sys.stderr)
             return 2
