@@ -481,7 +481,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--others", type=int, default=150, help="how many of them (default 150)")
     add("--epochs", type=int, default=20, help="how often each cell is shown (default 20)")
     add("--threads", type=int, default=1, help="of PyTorch (default 1)")
-    add("--seed", type=int, default=0)
+    add("--seed", type=int, default=0, help="of the background cells, the other pictures and their order (default 0)")
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
     torch.manual_seed(options.seed)

@@ -378,7 +378,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--epochs", type=int, default=20, help="how often each cell is shown (default 20)")
     add("--evaluation", type=Path, help="cache of models.evaluation.public: judge other kinds of view as well")
     add("--threads", type=int, default=1, help="of PyTorch (default 1)")
-    add("--seed", type=int, default=0)
+    add("--seed", type=int, default=0, help="of the background cells, the other pictures and their order (default 0)")
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
     torch.manual_seed(options.seed)
