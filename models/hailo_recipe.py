@@ -77,7 +77,7 @@ def write_own(model: Path, folder: Path, architecture: str, frames: Iterable[Fra
 
     Raise RecipeFault, NotOurs.
     """
-    source = onnx.load(str(model))
+    source = shapes.load(model)
     told = _notes(source)
     if lacking := [key for key in ("imgsz", "names") if key not in told]:
         raise shapes.NotOurs(f"its metadata lack {' and '.join(lacking)}, which models.train.export writes")

@@ -237,6 +237,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             left = {network: each for network, each in detectors.items() if (kind, name, network) not in done}
             if left:
                 found = count(left, kind, name, seconds, pictures)
+                options.log.parent.mkdir(parents=True, exist_ok=True)
                 with options.log.open("a", encoding="utf-8") as file:
                     file.writelines(json.dumps(asdict(each)) + "\n" for each in found)
                 passes += found

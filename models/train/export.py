@@ -25,7 +25,6 @@ from pathlib import Path
 import numpy as np
 import onnx
 import torch
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 from onnx import numpy_helper
 from torch import Tensor, nn
@@ -49,9 +48,9 @@ class Taken:
 def weights(path: Path) -> Weights:
     """Return the convolutions of one of our exported networks, by their names in `Network`. Raise IndexFault."""
     try:
-        graph = onnx.load(str(path)).graph
-    except (OSError, DecodeError) as error:
-        raise IndexFault(f"{path}: cannot be read as ONNX: {error}") from None
+        graph = shapes.load(path).graph
+    except shapes.NotOurs as error:
+        raise IndexFault(f"{path}: {error}") from None
     values = {each.name: each for each in graph.initializer}
     # The exporter writes equal biases only once and names the others after it.
     same = {node.output[0]: node.input[0] for node in graph.node if node.op_type == "Identity"}

@@ -28,7 +28,6 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import torch
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 from onnx import numpy_helper
 from torch import Tensor, nn
@@ -43,6 +42,7 @@ from appliance.detect.letterbox import Letterbox
 from appliance.detect.model_advice import BASE_KEY
 from appliance.detect.model_files import OWN_MODEL, present_models
 from appliance.scenario.metrics import LabelledBoxes, average_precision
+from models import shapes
 from models.train import dataset, sources
 from models.train.dataset import Entry, IndexFault, Label, kin
 from models.train.geometry import Pixels
@@ -135,9 +135,9 @@ class Start:
     def __init__(self, path: Path) -> None:
         """Raise IndexFault if it is no network of the design `full`."""
         try:
-            self.path, self.model = path, onnx.load(str(path))
-        except (OSError, DecodeError) as error:
-            raise IndexFault(f"{path}: cannot be read as ONNX: {error}") from None
+            self.path, self.model = path, shapes.load(path)
+        except shapes.NotOurs as error:
+            raise IndexFault(f"{path}: {error}") from None
         layers: dict[int, dict[str, Tensor]] = {}
         for each in self.model.graph.initializer:
             if found := LAYER.match(each.name):
