@@ -4,8 +4,8 @@
     python -m models.evaluate vedette-nano+openvino-bf16 --index vedette-data/set --json figures.json
 
 NETWORK is loaded as the appliance loads it: a name of models.toml, a path to an .onnx, or builtin:hog, perhaps with
-what runs it. The figures are those of `vedette evaluate`, which measures other labelled sets (COCO, YOLO, clips).
-Labels and answers meet by class name; what the network does not know is left out and named.
+what runs it. The figures are those of models.evaluation.kinds. Labels and answers meet by class name; what the network
+does not know is left out and named. `vedette evaluate` measures other labelled sets (COCO, YOLO, clips).
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ import numpy as np
 
 from appliance.base.command_exit import os_error_text, whole_number_between
 from appliance.base.errors import UsageError, VedetteError
-from appliance.lab.detection_figures import ClassBoxes, DetectionFigures, detection_figures
 from models.evaluation import kinds, sets
-from models.evaluation.arithmetic import Judged
+from models.evaluation.kinds import Figure
 
 SCORE_MIN = 0.01
 
@@ -39,32 +38,23 @@ def merged_names(merges: Sequence[str]) -> dict[str, str]:
     return {old: merged.get(new, new) for old, new in kinds.ALIASES.items()} | merged
 
 
-def class_boxes(seen: Sequence[Judged], name: str) -> list[ClassBoxes]:
-    """Return the boxes of one class in every picture; a label without a name is ignored for each class."""
-    found = []
-    for each in seen:
-        truth_names, found_names = np.array(each.truth_names, object), np.array(each.found_names, object)
-        ignored = each.crowd & ((truth_names == name) | (truth_names == ""))
-        asked = ignored | ((truth_names == name) & ~each.crowd)
-        mine = found_names == name
-        found.append(ClassBoxes(each.truth[asked], ignored[asked], each.found[mine], each.scores[mine]))
-    return found
-
-
-def table(rows: dict[str, DetectionFigures]) -> str:
+def table(rows: Sequence[Figure]) -> str:
     """Write, for people, one line a class and the mean."""
     lines = [
-        "| class | boxes | AP50 (90 %) | AP50:95 | AP at IoU 0.7 | precision, recall at 0.5 | calibration error |",
-        "|---|---|---|---|---|---|---|",
+        "| class | boxes | AP50 (90 %) | AP50:95 | AP at IoU 0.7 | recall at 0.5 |",
+        "|---|---|---|---|---|---|",
     ]
-    for name, row in rows.items():
-        precision, error = ("-" if each is None else f"{each:.3f}" for each in (row.precision, row.calibration_error))
-        ap50 = f"{row.ap50:.3f} ({row.ap50_low:.2f}-{row.ap50_high:.2f})"
-        cells = f"{ap50} | {row.ap50_95:.3f} | {row.ap70:.3f} | {precision}, {row.recall:.3f} | {error}"
-        lines.append(f"| {name} | {row.boxes} | {cells} |")
-    mean50, mean = (float(np.mean([getattr(row, key) for row in rows.values()])) for key in ("ap50", "ap50_95"))
-    lines.append(f"| mean | {sum(row.boxes for row in rows.values())} | {mean50:.3f} | {mean:.3f} | | | |")
+    for row in rows:
+        ap50 = f"{row.ap50:.3f} ({row.low:.2f}-{row.high:.2f})"
+        lines.append(f"| {row.name} | {row.boxes} | {ap50} | {row.ap:.3f} | {row.ap70:.3f} | {row.recall:.3f} |")
+    mean50, mean = (float(np.mean([getattr(row, key) for row in rows])) for key in ("ap50", "ap"))
+    lines.append(f"| mean | {sum(row.boxes for row in rows)} | {mean50:.3f} | {mean:.3f} | | |")
     return "\n".join(lines)
+
+
+def reported(row: Figure) -> dict[str, object]:
+    """Return the figures for programs. Those that count answers in ignored regions as wrong are left out."""
+    return {name: value for name, value in asdict(row).items() if name not in ("precision", "ece")}
 
 
 def parser() -> argparse.ArgumentParser:
@@ -100,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not known & wanted:
             has = ", ".join(sorted(labelled)) or "nothing"
             raise UsageError(f"nothing to measure: the set labels {has}, of which the detector or --only takes nothing")
-        rows = {name: detection_figures(class_boxes(seen, name)) for name in sorted(known & wanted)}
+        rows = [kinds.figure(options.split, name, (name,), seen) for name in sorted(known & wanted)]
     except VedetteError as error:
         print(error, file=sys.stderr)
         return 2
@@ -110,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"\nThe detector does not know: {', '.join(sorted(wanted - known))} (left out)")
     if options.json:
         try:
-            report = {"model": eye.name, "classes": {name: asdict(row) for name, row in rows.items()}}
+            report = {"model": eye.name, "classes": [reported(row) for row in rows]}
             options.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
         except OSError as error:
             print(f"--json {os_error_text(error)}", file=sys.stderr)

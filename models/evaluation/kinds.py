@@ -105,20 +105,22 @@ def figures(rows: Sequence[Brought], seen: Sequence[Judged], rounds: int = ROUND
                 if row.kind == kind and (name in row.judged or set(wanted) <= set(row.judged))
             ]
             if places:
-                figure = _figure(kind, name, wanted, [seen[place] for place in places], rounds)
-                if figure.boxes >= ADVICE_MIN:
-                    table.append(figure)
+                found = figure(kind, name, wanted, [seen[place] for place in places], rounds)
+                if found.boxes >= ADVICE_MIN:
+                    table.append(found)
     return table
 
 
-def _figure(kind: str, name: str, wanted: Sequence[str], seen: Sequence[Judged], rounds: int) -> Figure:
+def figure(kind: str, name: str, wanted: Sequence[str], seen: Sequence[Judged], rounds: int = ROUNDS) -> Figure:
+    """Return the figures of one class: any of `wanted`. Regions of these or without a name are ignored."""
     answers, truths, ignored = [], [], []
     for each in seen:
         mine = np.array([found in wanted for found in each.found_names], bool)
         right = np.array([truth in wanted for truth in each.truth_names], bool)
         answers.append((each.found[mine], each.scores[mine]))
         truths.append(each.truth[right & ~each.crowd])
-        ignored.append(each.truth[each.crowd])
+        nameless = np.array([not truth for truth in each.truth_names], bool)
+        ignored.append(each.truth[each.crowd & (right | nameless)])
     if len(wanted) > 1:
         answers = [_once(boxes, scores) for boxes, scores in answers]
     each_picture = [match([one], [truth], [void]) for one, truth, void in zip(answers, truths, ignored, strict=True)]
