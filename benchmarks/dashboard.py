@@ -203,6 +203,8 @@ def main() -> None:
     parser.add_argument("--only", default=",".join(MEASURES), help="rows, with commas")
     parser.add_argument("--json", action="store_true")
     wanted = parser.parse_args()
+    if unknown := set(wanted.only.split(",")) - set(MEASURES):
+        parser.error(f"--only {min(unknown)}: one of {', '.join(MEASURES)}")
     rows: list[Row] = []
     for name in wanted.only.split(","):
         before = len(rows)

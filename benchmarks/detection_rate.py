@@ -161,8 +161,8 @@ CASES = (
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(prog="python -m benchmarks.detection_rate", description=__doc__.split("\n", 1)[0])
-    options.add_argument("--seeds", type=int, default=10)
+    options = argparse.ArgumentParser(prog="python -m benchmarks.detection_rate", description=__doc__)
+    options.add_argument("--seeds", type=int, default=10, help="scenes of each kind (default 10)")
     seeds = options.parse_args().seeds
     usual = DetectConfig(fps_max=5)
     settings = {"5 a second": usual, "5 to 10": DetectConfig(fps_max=10), "10 a second": replace_fps(usual, 10)}

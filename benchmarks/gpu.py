@@ -50,7 +50,6 @@ def rehearse() -> None:
 
     from appliance.detect.accelerators import Accelerator
     from appliance.media import hardware_codec
-    from benchmarks import gpu_steps as steps
     from tests.support.decode_devices import Device
 
     gpu = fake_nvidia.install(_Modules())

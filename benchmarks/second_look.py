@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import shutil
 import tempfile
@@ -54,11 +53,9 @@ from appliance.types import (
     TrackStability,
     is_same_place,
 )
+from benchmarks.tracking import PETS, PETS_TRUTH, ROOT
 
-ROOT = Path(__file__).parents[1]
 FIXTURES = ROOT / "fixtures"
-DATA = Path(os.environ.get("VEDETTE_SHARED", ROOT / ".." / "shared")) / "data"
-PETS = DATA / "footage" / "pets09_s2l1_vtest_768x576.mp4"
 LOOKS_A_SECOND, WINDOW = 5, 15
 TRUE_MIN, FALSE_MAX = 0.4, 0.2
 PERSON = 1
@@ -91,9 +88,9 @@ class SampledAlert:
 def clips() -> Iterator[Clip]:
     paths = [*sorted((FIXTURES / "family").glob("*.mp4")), *sorted((FIXTURES / "clips").glob("*.mp4"))]
     for path in paths:
-        yield _clip(path, path.with_suffix("").with_suffix(".gt.txt"), rendered=True)
+        yield _clip(path, path.with_suffix(".gt.txt"), rendered=True)
     if PETS.exists():
-        yield _clip(PETS, DATA / "groundtruth" / "pets09_s2l1" / "gt.txt", rendered=False)
+        yield _clip(PETS, PETS_TRUTH, rendered=False)
 
 
 def _clip(path: Path, truth: Path, *, rendered: bool) -> Clip:
@@ -241,7 +238,7 @@ def _figures(rows: Sequence[tuple[SampledAlert, EdgeVerdict]]) -> dict[str, obje
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="How often the box's second look is right, and what it costs.")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--live", default="vedette-nano", help="the detector that raises the alerts")
     parser.add_argument("--second", default="vedette-nano", help="the one that looks again")
     parser.add_argument("--moved", type=int, default=6, help="how many empty ones a clip")

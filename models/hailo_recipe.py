@@ -32,6 +32,7 @@ import numpy as np
 import onnx
 
 from appliance import config
+from appliance.base.command_exit import whole_number_between
 from appliance.base.errors import ModelError, VedetteError
 from appliance.detect import hef_file
 from appliance.detect.letterbox import Letterbox
@@ -76,7 +77,7 @@ def write_own(model: Path, folder: Path, architecture: str, frames: Iterable[Fra
 
     Raise RecipeFault, NotOurs.
     """
-    source = onnx.load(str(model))
+    source = shapes.load(model)
     told = _notes(source)
     if lacking := [key for key in ("imgsz", "names") if key not in told]:
         raise shapes.NotOurs(f"its metadata lack {' and '.join(lacking)}, which models.train.export writes")
@@ -212,8 +213,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--clip", type=Path, action="append", default=[], help="or with this footage; repeatable, without --site"
     )
-    parser.add_argument("--count", type=int, default=COUNT, help=f"frames at most (default {COUNT})")
-    parser.add_argument("--every", type=int, default=EVERY, help=f"take every Nth frame (default {EVERY})")
+    count = whole_number_between(1, 100_000, "count")
+    parser.add_argument("--count", type=count, default=COUNT, help=f"frames at most (default {COUNT})")
+    parser.add_argument("--every", type=count, default=EVERY, help=f"take every Nth frame (default {EVERY})")
     parser.add_argument("--check", type=Path, metavar="FOLDER", help="say whether what was compiled there fits")
     options = parser.parse_args(arguments)
     try:

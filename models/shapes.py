@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 from onnx.utils import Extractor
@@ -31,6 +32,14 @@ OPS_BEFORE_CUT = frozenset(["Conv", "Relu", "Concat", "Resize", "MaxPool", "Cons
 
 class NotOurs(ValueError):
     """The graph is not one that models.train.export writes; the text says what is missing."""
+
+
+def load(path: Path) -> onnx.ModelProto:
+    """Read a network. Raise NotOurs: there is none."""
+    try:
+        return onnx.load(str(path))
+    except (OSError, DecodeError) as error:
+        raise NotOurs(f"cannot be read as ONNX: {error}") from None
 
 
 def free(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -235,8 +244,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, required=True, help="the .onnx to write")
     parser.add_argument("--size", type=int, nargs=2, metavar=("WIDTH", "HEIGHT"), help="this shape alone; absent: any")
     options = parser.parse_args(arguments)
-    model = onnx.load(str(options.model))
     try:
+        model = load(options.model)
         model = fix(model, *options.size) if options.size else free(model)
     except ValueError as error:
         print(f"{options.model}: {error}")

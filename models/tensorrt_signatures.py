@@ -171,6 +171,8 @@ def main() -> None:
         table = cuda_table() if options.dump == "cuda" else tensorrt_table(importlib.import_module("tensorrt_bindings"))
         print(json.dumps(table))
         return
+    if not options.wheels:
+        parser.error("name the wheels: without any the table would be emptied")
     tables = dict(read_wheel(each, options.others) for each in options.wheels)
     TABLE.write_text(as_text(tables), encoding="utf-8")
     print(f"{TABLE}: {', '.join(tables)}")

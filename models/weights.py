@@ -29,6 +29,8 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
+from models import shapes
+
 CLASS_LAYER = re.compile(r"\.classes\.(weight|bias)$")
 Lines = Mapping[str, tuple[float, float]]
 
@@ -87,12 +89,12 @@ def mean(old: onnx.ModelProto, new: onnx.ModelProto, share: float) -> onnx.Model
 
 
 def _rescale(options: argparse.Namespace) -> str:
-    onnx.save(rescale(onnx.load(str(options.network)), dict(options.line)), str(options.out))
+    onnx.save(rescale(shapes.load(options.network), dict(options.line)), str(options.out))
     return ", ".join(f"{name} {slope:g} x {offset:+g}" for name, (slope, offset) in options.line)
 
 
 def _mean(options: argparse.Namespace) -> str:
-    onnx.save(mean(onnx.load(str(options.network)), onnx.load(str(options.new)), options.share), str(options.out))
+    onnx.save(mean(shapes.load(options.network), shapes.load(options.new), options.share), str(options.out))
     return f"{1 - options.share:g} of {options.network.name} and {options.share:g} of {options.new.name}"
 
 

@@ -157,7 +157,6 @@ WEEKLY: dict[str, str] = {
     "unit/test_evaluate_kinds.py::test_the_line_of_a_networks_scores_is_found": "the other tests of the file",
     "contract/test_gpu_benchmark.py::test_a_rehearsal_runs_from_an_empty_folder": "the other tests of the file",
     "unit/test_bench.py::test_each_way_is_measured_or_named_with_its_reason": "the other tests of the file",
-    "unit/test_evaluate.py::test_the_teacher_scores_on_pets_what_is_known_of_it": "replay/test_pets_accuracy.py",
     "unit/test_evaluate_empty.py::test_a_rendered_scene_has_no_people_and_its_cars_and_weather_stay":
         "the other tests of the file",
     "unit/test_render_practice.py::test_animals_alter_no_picture_that_has_none":

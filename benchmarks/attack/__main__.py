@@ -93,7 +93,9 @@ def _aftermath(target: Target) -> Tally:
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.attack", description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.attack", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true", help="some hundred tries instead of over 30,000")
     parser.add_argument("--seed", type=int, default=14)
     options = parser.parse_args(arguments)

@@ -303,9 +303,7 @@ def _stream_body(target: Target, tally: Tally, headers: bytes) -> None:
     sent = 0
     source = (ATTACKERS[0], 0)
     with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", target.port), 5, source) as sock:
-        sock.sendall(
-            b"POST /login HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n" + headers + b"\r\n"
-        )
+        sock.sendall(_POST + headers + b"\r\n")
         for _ in range(STREAM_CHUNKS):
             sock.sendall(chunk)
             sent += len(chunk)

@@ -234,25 +234,6 @@ def _urgency(stories: Iterable[_Story]) -> Iterator[Finding]:
             yield Finding("order", name, f"{over} less urgent ones that were ready after it were sent before it")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.chaos.checker", description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
-    parser.add_argument("history", type=Path)
-    parser.add_argument("--deadline", type=float, metavar="S", help="from raised until a verdict, or a word on it")
-    chosen = parser.parse_args(arguments)
-    events = list(read_history(chosen.history))
-    limits = dict.fromkeys(_RANK, chosen.deadline) if chosen.deadline is not None else {}
-    found = check(events, Promises(deadline_s=limits))
-    print(*found, f"{len(events)} events, {len(found)} contradictions", sep="\n")
-    return int(bool(found))
-
-
-if __name__ == "__main__":
-    sys.exit(main())
-
-
 MEDIA_CHECKED_MAX = 5000
 
 
@@ -340,3 +321,22 @@ async def _lost_media(client: Client, bodies: Sequence[wire.Escalation]) -> tupl
             if digest.hexdigest() != ref.sha256:
                 found.append(Finding("lost", body.id, f"the broker does not hold its image {ref.id} whole"))
     return found, checked
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.chaos.checker", description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument("history", type=Path)
+    parser.add_argument("--deadline", type=float, metavar="S", help="from raised until a verdict, or a word on it")
+    chosen = parser.parse_args(arguments)
+    events = list(read_history(chosen.history))
+    limits = dict.fromkeys(_RANK, chosen.deadline) if chosen.deadline is not None else {}
+    found = check(events, Promises(deadline_s=limits))
+    print(*found, f"{len(events)} events, {len(found)} contradictions", sep="\n")
+    return int(bool(found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -332,14 +332,13 @@ async def _stored(region: Region, site: str) -> list[HistoryEvent]:
             await client.close()
 
 
-def run(folder: Path, faults: Sequence[str], seed: int, told: Callable[[int], None] = lambda n: None) -> RegionsResult:
+def run(folder: Path, faults: Sequence[str], seed: int) -> RegionsResult:
     """Play the faults, wait for all verdicts, and check the history."""
     with ExitStack() as stack:
         regions = Regions(folder, seed, stack)
         regions.ask(4)
-        for n, kind in enumerate(faults):
+        for kind in faults:
             regions.fault(kind)
-            told(n + 1)
         regions.settle()
         return regions.result()
 

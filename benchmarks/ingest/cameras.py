@@ -20,13 +20,14 @@ import threading
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from pathlib import Path
 
 from appliance.base.clock import Clock, SystemClock
 from appliance.demo.looping_clip import LoopingClip
 from appliance.demo.rtsp_mount import Mount, MountViewer, SentUnit
 from appliance.demo.rtsp_server import RtspServer
-from benchmarks.ingest.footage import FPS, FootageSpec, Truth, make
+from benchmarks.ingest.footage import FPS, LOOP_S, FootageSpec, Truth, make
 
 ROOT = Path(__file__).parents[2]
 OFF_S_MAX = 0.03
@@ -53,10 +54,9 @@ class Setting:
 
     def films(self) -> list[FootageSpec]:
         """Return one film a camera: views in turn, each camera at another place of its loop."""
-        loop_s = 60
         found = []
         for k in range(self.cameras):
-            phase = (k * 28 % loop_s) // 4 * 4  # a multiple of every GOP, so that a turned loop begins at a key frame
+            phase = (k * 28 % LOOP_S) // 4 * 4  # a multiple of every GOP, so that a turned loop begins at a key frame
             found.append(FootageSpec(("yard", "gate")[k % 2], self.scene, self.lines, self.gop_s, phase))
         return found
 
@@ -66,27 +66,26 @@ class FrameClock:
 
     def __init__(self, fps: float) -> None:
         self._fps = fps
-        self._frames: list[int] = []
-        self._times: list[float] = []
+        self._marks: list[tuple[int, float]] = []
 
     def note(self, frame: int, t: float) -> None:
         """From `frame` on, taken at `t`, the rate holds; in rising order."""
-        self._frames.append(frame)
-        self._times.append(t)
+        self._marks.append((frame, t))  # both at once: another thread reads them
 
     @property
     def begun(self) -> bool:
-        return bool(self._frames)
+        return bool(self._marks)
 
     def t(self, frame: int) -> float:
         """Return the UTC seconds of a frame."""
-        at = max(0, bisect_right(self._frames, frame) - 1)
-        return self._times[at] + (frame - self._frames[at]) / self._fps
+        first, begun_t = self._marks[max(0, bisect_right(self._marks, frame, key=itemgetter(0)) - 1)]
+        return begun_t + (frame - first) / self._fps
 
     def frame(self, t: float) -> int:
         """Return the frame that was taken nearest to `t`."""
-        at = max(0, bisect_right(self._times, t + 0.5 / self._fps) - 1)
-        return self._frames[at] + round((t - self._times[at]) * self._fps)
+        at = bisect_right(self._marks, t + 0.5 / self._fps, key=itemgetter(1))
+        first, begun_t = self._marks[max(0, at - 1)]
+        return first + round((t - begun_t) * self._fps)
 
 
 @dataclass(frozen=True, slots=True)

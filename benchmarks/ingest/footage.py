@@ -59,7 +59,7 @@ CUTS: dict[tuple[str, str], tuple[Cut, ...]] = {
     ("yard", "busy"): (Cut(130, 855, 1.0, _ALL),),
     ("gate", "busy"): (Cut(80, 908, 1.0, _ALL),),
 }
-LOOP_S = {"quiet": 60, "mixed": 60, "busy": 60}
+LOOP_S = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ def truth_of(spec: FootageSpec) -> Truth:
             own = [row for row in rows if row.number == number and cut.first <= row.frame - 1 <= cut.last]
             sights = {row.frame - 1 + shift: _sight(row) for row in own}
             visits.append(Visit(LABELS[own[0].kind], sights))
-    return Truth(FPS, LOOP_S[spec.scene] * FPS, tuple(visits))
+    return Truth(FPS, LOOP_S * FPS, tuple(visits))
 
 
 def _sight(row: Row) -> Sight:

@@ -59,7 +59,9 @@ class _List:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    words = argparse.ArgumentParser(prog="python -m benchmarks.mutation", description=(__doc__ or "").splitlines()[0])
+    words = argparse.ArgumentParser(
+        prog="python -m benchmarks.mutation", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     words.add_argument("--seed", type=int, default=7)
     words.add_argument("--faults", type=int, default=240, help="in all areas together (default 240)")
     words.add_argument("--area", action="append", choices=[each.name for each in AREAS], help="these areas only")

@@ -126,6 +126,7 @@ def _pixels(content: bytes, wanted: Sequence[CameraPicture]) -> Iterator[tuple[C
                 yield frames[number], np.asarray(frame.to_ndarray(format="bgr24"), np.uint8)
             if number >= last:
                 return
+    raise SetFault(f"{wanted[0].path}: the film ends before frame {last}, which was labelled")
 
 
 def _written(picture: CameraPicture, pixels: Pixels, out: Path) -> Brought:

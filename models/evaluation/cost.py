@@ -24,6 +24,7 @@ import numpy as np
 import onnxruntime as ort
 
 from appliance.base.clock import process_cpu_s
+from appliance.base.command_exit import whole_number_between
 from appliance.base.config_model import DetectorConfig
 from appliance.base.errors import MissingDependency, VedetteError
 from appliance.detect import detector_loader, model_files
@@ -141,7 +142,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Parse the command line, measure and print; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m models.evaluation.cost", description=__doc__)
     parser.add_argument("model", nargs="+", help="a name of models.toml or an .onnx; the first is the measure")
-    parser.add_argument("--rounds", type=int, default=30)
+    rounds = whole_number_between(1, 100_000, "count")
+    parser.add_argument("--rounds", type=rounds, default=30, help="median of so many runs of each (default 30)")
     parser.add_argument("--runtimes", action="store_true", help="whole detections, in each runtime that is here")
     help_size = "measure networks of free shape in this one; repeatable; default: their own"
     parser.add_argument("--size", type=int, nargs=2, action="append", metavar=("WIDTH", "HEIGHT"), help=help_size)
@@ -163,9 +165,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     first = times[next(iter(times))]
     print("| network | MB | CPU ms | of the first |\n|---|---|---|---|")
     for name, value in times.items():
-        print(
-            f"| {name} | {paths[name.partition(' ')[0]].stat().st_size / 1e6:.2f} | {value:.1f} | {value / first:.2f} |"
-        )
+        path = paths.get(name) or paths[name.rpartition(" ")[0]]  # without the size
+        print(f"| {name} | {path.stat().st_size / 1e6:.2f} | {value:.1f} | {value / first:.2f} |")
     return 0
 
 

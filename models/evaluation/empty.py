@@ -36,7 +36,7 @@ from fixtures.render.mesh import Noise
 from fixtures.render.scene import PERSON
 from models.evaluation.kinds import SURE, load
 from models.evaluation.public import Pixels
-from models.train.sources import find
+from models.train.sources import Repository, find
 
 LOOKS_A_SECOND = 5.0  # the appliance's detector.fps
 STAYS_LOOKS = 3  # a track is confirmed after as many
@@ -136,13 +136,16 @@ def real(clones: Path, looks: float = LOOKS_A_SECOND) -> Iterator[tuple[str, flo
         if not names:
             raise UsageError(f"{each.repository}: nothing there is called {each.pattern}")
         step = max(1, round(each.fps / looks))
-        contents = (repository.read(name) for name in names[::step])
-        decoded = (cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_COLOR) for content in contents)
-        yield (
-            each.name,
-            len(names) / each.fps,
-            (np.asarray(picture, np.uint8) for picture in decoded if picture is not None),
-        )
+        yield each.name, len(names) / each.fps, (_picture(repository, name) for name in names[::step])
+
+
+def _picture(repository: Repository, name: str) -> Pixels:
+    """Read one BGR picture. Raise UsageError: a pass that lacks looks would have too few false persons."""
+    content = repository.read(name)
+    picture = cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_COLOR) if content else None
+    if picture is None:
+        raise UsageError(f"{name}: not a picture")
+    return np.asarray(picture, np.uint8)
 
 
 def count(
@@ -182,21 +185,21 @@ def stays(looks: Sequence[Floats]) -> int:
 
 
 def text(passes: Sequence[Pass]) -> str:
-    """Write, for people, hours and false persons of each network, real and rendered apart."""
+    """Write, for people, hours and false persons of each network, real and rendered and each rate of looks apart."""
     lines = [
         "| network | pictures of | hours | looks | answers from 0.5 on | that stay | surest |",
         "|---|---|---|---|---|---|---|",
     ]
-    for network in dict.fromkeys(each.network for each in passes):
-        for kind in ("real", "rendered"):
-            mine = [each for each in passes if each.network == network and each.kind == kind]
-            if mine:
-                hours = sum(each.seconds for each in mine) / 3600
-                counts = (sum(getattr(each, name) for each in mine) for name in ("looks", "answers", "stays"))
-                worst = max(each.worst for each in mine)
-                lines.append(
-                    f"| {network} | {kind} | {hours:.2f} | " + " | ".join(map(str, counts)) + f" | {worst:.2f} |"
-                )
+    groups: dict[tuple[str, str], list[Pass]] = {}
+    for each in passes:
+        mark, rate = each.name.partition("@")[1:]
+        groups.setdefault((each.network, f"{each.kind}{mark}{rate}"), []).append(each)
+    networks = list(dict.fromkeys(each.network for each in passes))
+    for (network, kind), mine in sorted(groups.items(), key=lambda group: (networks.index(group[0][0]), group[0][1])):
+        hours = sum(each.seconds for each in mine) / 3600
+        counts = (sum(getattr(each, name) for each in mine) for name in ("looks", "answers", "stays"))
+        worst = max(each.worst for each in mine)
+        lines.append(f"| {network} | {kind} | {hours:.2f} | " + " | ".join(map(str, counts)) + f" | {worst:.2f} |")
     return "\n".join(lines)
 
 
@@ -222,6 +225,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--scene", action="append", help="only these rendered scenes; repeatable")
     parser.add_argument("--looks", type=float, default=LOOKS_A_SECOND, help="a second (default %(default)s)")
     options = parser.parse_args(arguments)
+    if options.looks <= 0:
+        parser.error(f"--looks {options.looks:g}: more than 0 a second")
     try:
         passes = logged(options.log)
         detectors = {named(name): load(name) for name in options.model}
@@ -232,6 +237,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             left = {network: each for network, each in detectors.items() if (kind, name, network) not in done}
             if left:
                 found = count(left, kind, name, seconds, pictures)
+                options.log.parent.mkdir(parents=True, exist_ok=True)
                 with options.log.open("a", encoding="utf-8") as file:
                     file.writelines(json.dumps(asdict(each)) + "\n" for each in found)
                 passes += found

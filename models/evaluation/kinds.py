@@ -14,7 +14,7 @@ import argparse
 import hashlib
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,6 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from appliance.base.box_arrays import HeightFigures, iou_matrix
+from appliance.base.command_exit import whole_number_between
 from appliance.base.errors import VedetteError
 from appliance.config import DetectorConfig
 from appliance.detect import detector_loader, model_files
@@ -29,7 +30,7 @@ from appliance.detect.detector import ObjectDetector, UpscalingDetector
 from models.evaluation import cameras, cost, public
 from models.evaluation.arithmetic import Floats, Judged, Matched, average_precision, figures_by_height, joined, match
 from models.evaluation.public import CAMERA_KINDS, KINDS, PUBLIC_KINDS, Brought
-from models.evaluation.sets import SetFault
+from models.evaluation.sets import Labelled, SetFault
 
 SCORE_MIN = 0.02
 READINGS = Path(__file__).parents[1] / "runs" / "readings.jsonl"
@@ -67,34 +68,29 @@ class Figure:
     ap70: float
 
 
-def load(name: str, threads: int = 1) -> ObjectDetector:
+def load(name: str, threads: int = 1, score_min: float = SCORE_MIN) -> ObjectDetector:
     """Return a detector by name or file; each picture fills its input. Raise VedetteError."""
     model, _, runtime = name.partition("+")
     backend, _, precision = runtime.partition("-")
     asked = {"backend": backend, "precision": precision} if runtime else {}
-    settings = {"model": model, "score_min": SCORE_MIN, "threads": threads, **asked}
+    settings = {"model": model, "score_min": score_min, "threads": threads, **asked}
     return UpscalingDetector(detector_loader.load(DetectorConfig.model_validate(settings)))
 
 
-def judged(eye: ObjectDetector, folder: Path, rows: Sequence[Brought]) -> list[Judged]:
-    """Return every picture with its labels and what the detector finds in it."""
-    found = []
-    for picture in public.labelled(folder, rows):
+def judged(eye: ObjectDetector, pictures: Iterable[Labelled], names: Mapping[str, str] = ALIASES) -> Iterator[Judged]:
+    """Yield every picture with its labels and what the detector finds in it. names: the one that counts by others."""
+    for picture in pictures:
         said = eye.detect([picture.pixels])[0]
-        scale = np.array([*picture.size, *picture.size], float)
-        names = tuple(ALIASES.get(eye.labels[cls], eye.labels[cls]) for cls in said.class_ids)
-        found.append(
-            Judged(
-                picture.boxes,
-                picture.names,
-                picture.crowd,
-                said.boxes.astype(float) * scale,
-                names,
-                said.scores.astype(float),
-                eye.preferred_size(picture.pixels.shape[1], picture.pixels.shape[0])[1] / picture.size[1],
-            )
+        found = (eye.labels[cls] for cls in said.class_ids)
+        yield Judged(
+            picture.boxes,
+            tuple(names.get(name, name) for name in picture.names),
+            picture.crowd,
+            said.boxes.astype(float) * np.array([*picture.size, *picture.size], float),
+            tuple(names.get(name, name) for name in found),
+            said.scores.astype(float),
+            eye.preferred_size(picture.pixels.shape[1], picture.pixels.shape[0])[1] / picture.size[1],
         )
-    return found
 
 
 def figures(rows: Sequence[Brought], seen: Sequence[Judged], rounds: int = ROUNDS) -> list[Figure]:
@@ -109,20 +105,22 @@ def figures(rows: Sequence[Brought], seen: Sequence[Judged], rounds: int = ROUND
                 if row.kind == kind and (name in row.judged or set(wanted) <= set(row.judged))
             ]
             if places:
-                figure = _figure(kind, name, wanted, [seen[place] for place in places], rounds)
-                if figure.boxes >= ADVICE_MIN:
-                    table.append(figure)
+                found = figure(kind, name, wanted, [seen[place] for place in places], rounds)
+                if found.boxes >= ADVICE_MIN:
+                    table.append(found)
     return table
 
 
-def _figure(kind: str, name: str, wanted: Sequence[str], seen: Sequence[Judged], rounds: int) -> Figure:
+def figure(kind: str, name: str, wanted: Sequence[str], seen: Sequence[Judged], rounds: int = ROUNDS) -> Figure:
+    """Return the figures of one class: any of `wanted`. Regions of these or without a name are ignored."""
     answers, truths, ignored = [], [], []
     for each in seen:
         mine = np.array([found in wanted for found in each.found_names], bool)
         right = np.array([truth in wanted for truth in each.truth_names], bool)
         answers.append((each.found[mine], each.scores[mine]))
         truths.append(each.truth[right & ~each.crowd])
-        ignored.append(each.truth[each.crowd])
+        nameless = np.array([not truth for truth in each.truth_names], bool)
+        ignored.append(each.truth[each.crowd & (right | nameless)])
     if len(wanted) > 1:
         answers = [_once(boxes, scores) for boxes, scores in answers]
     each_picture = [match([one], [truth], [void]) for one, truth, void in zip(answers, truths, ignored, strict=True)]
@@ -295,11 +293,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--cache", type=Path, required=True, help="what models.evaluation.public and cameras brought")
     parser.add_argument("--kind", action="append", choices=KINDS, help="only this kind of view; repeatable")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--rounds", type=int, default=30, help="of the measurement of cost; 0: none (default 30)")
+    rounds = whole_number_between(0, 100_000, "count")
+    parser.add_argument("--rounds", type=rounds, default=30, help="of the measurement of cost; 0: none (default 30)")
     parser.add_argument("--json", type=Path, help="write the figures there too")
     parser.add_argument("--log", type=Path, default=READINGS, help="where this reading is logged (default %(default)s)")
     options = parser.parse_args(arguments)
     try:
+        if options.rounds and any("+" in name for name in options.model):
+            raise SetFault("the cost of NETWORK+RUNTIME is not measured here: add --rounds 0")
         rows = public.read(options.cache)
         if (options.cache / cameras.NAME).is_file():
             rows += public.read(options.cache, cameras.NAME)
@@ -308,11 +309,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise SetFault(f"{options.cache}: no pictures of that kind")
         readings, paths = {}, {}
         for name, short in zip(options.model, cost.short_names(options.model), strict=True):
-            seen = judged(load(name, options.threads), options.cache, rows)
+            seen = list(judged(load(name, options.threads), public.labelled(options.cache, rows)))
             mistaken = {animal: taken_for_person(seen, animal) for animal in ANIMALS}
             readings[short] = Reading(figures(rows, seen), heights(rows, seen), mistaken)
-            model = name.partition("+")[0]
-            paths[short] = Path(model) if Path(model).is_file() else model_files.find_model(model).path
+            paths[short] = model_files.find_model(name.partition("+")[0]).path
             log_reading(options.log, short, paths[short], len(rows), readings[short])
             print(f"{short}: {len(rows)} pictures", file=sys.stderr)
         times = cost.measure(paths, options.rounds) if options.rounds else {}

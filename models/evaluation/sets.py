@@ -1,14 +1,10 @@
-"""Reads labelled pictures: COCO json, a YOLO folder, a MOT truth beside its clip, our own index."""
+"""Reads labelled pictures: a YOLO folder, our own index."""
 
 from __future__ import annotations
 
-import csv
-import json
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TextIO
 
 import cv2
 import numpy as np
@@ -16,7 +12,7 @@ import yaml
 from numpy.typing import NDArray
 
 from appliance.base.errors import UsageError
-from models.train import dataset, sources
+from models.train import dataset
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp")
 
@@ -43,26 +39,6 @@ class Labelled:
     size: tuple[int, int]
 
 
-def coco(annotations: Path, images: Path) -> Iterator[Labelled]:
-    """Read a COCO instances file. Boxes with iscrowd or ignore are not counted."""
-    table = _json(annotations)
-    try:
-        names = {row["id"]: row["name"] for row in table["categories"]}
-        rows = defaultdict(list)
-        for row in table.get("annotations", ()):
-            rows[row["image_id"]].append(row)
-        files = [(row["id"], str(row["file_name"])) for row in table["images"]]
-    except (KeyError, TypeError) as error:
-        raise SetFault(f"{annotations}: not a COCO instances file: {error!r} is missing") from None
-    for number, file in files:
-        mine = [row for row in rows[number] if row["bbox"][2] > 0 and row["bbox"][3] > 0]
-        corners = np.array([row["bbox"] for row in mine], float).reshape(-1, 4)
-        corners[:, 2:] += corners[:, :2]
-        crowd = np.array([bool(row.get("iscrowd") or row.get("ignore")) for row in mine], bool)
-        pixels = _picture(images / file)
-        yield Labelled(file, pixels, corners, tuple(names[row["category_id"]] for row in mine), crowd, _size(pixels))
-
-
 def yolo(folder: Path, names: Sequence[str]) -> Iterator[Labelled]:
     """`folder`/images and `folder`/labels: a text file a picture, rows of class, then centre and size or a polygon."""
     pictures = [path for path in sorted((folder / "images").glob("*")) if path.suffix.lower() in SUFFIXES]
@@ -86,36 +62,6 @@ def yolo_names(data: Path) -> list[str]:
     return (
         [str(names[number]) for number in sorted(names)] if isinstance(names, dict) else [str(each) for each in names]
     )
-
-
-def mot(
-    clip: Path, truth: Path, classes: dict[int, str], every: int, scaled: Callable[[int, int], tuple[int, int]]
-) -> Iterator[Labelled]:
-    """Read a film and MOTChallenge rows: frame from 1, id, x, y, w, h, counts, class, visible share.
-
-    The decoder scales frames to the size that `scaled` says, as in the appliance; it does so better than the detector.
-    Rows that say they do not count, rows with under a tenth visible, and classes without a name are crowd. Raise
-    SetFault for a truth of more frames than the film has: it broke off, or is another one.
-    """
-    rows = defaultdict(list)
-    with _open(truth) as file:
-        for number, row in enumerate(csv.reader(file), 1):
-            try:
-                if row:
-                    x, y, w, h, counts, cls, visible = map(float, row[2:9])
-                    rows[int(row[0])].append([x, y, w, h, counts, cls, visible])
-            except ValueError:
-                raise SetFault(f"{truth}, line {number}: not a row of nine numbers") from None
-    frame = -every
-    for frame, pixels, size in sources.frames(clip, every, scaled=scaled):
-        table = np.array(rows.get(frame + 1, []), float).reshape(-1, 7)
-        boxes = np.concatenate([table[:, :2], table[:, :2] + table[:, 2:4]], axis=1)
-        names = tuple(classes.get(int(cls), "") for cls in table[:, 5])
-        crowd = (table[:, 4] == 0) | (table[:, 6] < 0.1) | np.array([not name for name in names], bool)
-        boxes = np.clip(boxes, 0, np.array(size * 2, float))
-        yield Labelled(f"{clip.name}:{frame}", pixels, boxes, names, crowd, size)
-    if max(rows, default=0) > frame + every:
-        raise SetFault(f"{truth}: it has frame {max(rows)}, and {clip} ends or breaks off after frame {frame + 1}")
 
 
 def assembled(path: Path, split: dataset.Split) -> Iterator[Labelled]:
@@ -170,18 +116,3 @@ def _picture(path: Path) -> NDArray[np.uint8]:
 
 def _size(pixels: NDArray[np.uint8]) -> tuple[int, int]:
     return pixels.shape[1], pixels.shape[0]
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        table = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise SetFault(f"{path}: cannot be read: {error}") from None
-    return table if isinstance(table, dict) else {}
-
-
-def _open(path: Path) -> TextIO:
-    try:
-        return path.open(encoding="utf-8", newline="")
-    except OSError as error:
-        raise SetFault(f"{path}: cannot be read: {error.strerror}") from None

@@ -22,6 +22,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from appliance.base.command_exit import whole_number_between
 from appliance.base.errors import UsageError
 from models.evaluation import cameras
 from models.train import dataset, pseudo_labels, sources
@@ -77,7 +78,7 @@ def build_fence(data: Path) -> Fence:
     """Build the fence around all pictures that may not be learnt from.
 
     They are every 5th frame of the evaluation footage, every picture under groundtruth/ of `data`, the hashes of
-    `HASHES` and `OWN_HASHES`, and those of the camera pictures (models/evaluation/cameras.jsonl).
+    `FENCED_HASHES` and `OWN_FENCED_HASHES`, and those of the camera pictures (models/evaluation/cameras.jsonl).
     """
     shas, looks, flips = set(), [], []
     for path in sorted((data / "groundtruth").rglob("*")):
@@ -125,6 +126,7 @@ class Assembly:
         self._out = out
         self._guard = guard
         self._seen: set[str] = set()
+        self._images: set[str] = set()
         self.entries: list[Entry] = []
         self.counts: Counter[str] = Counter()
 
@@ -161,7 +163,7 @@ class Assembly:
         self._add(coded, _draft(image, said.boxes, said.ignore, source, split, licence, f"{source}/{clip}"))
 
     def _add(self, coded: bytes, draft: Entry) -> None:
-        picture = cv2.imdecode(np.frombuffer(coded, np.uint8), cv2.IMREAD_COLOR)
+        picture = cv2.imdecode(np.frombuffer(coded, np.uint8), cv2.IMREAD_COLOR) if coded else None
         if picture is None:
             self.counts[f"{draft.source}: not a picture"] += 1
             return
@@ -174,7 +176,10 @@ class Assembly:
             self.counts[f"{draft.source}: looks like an evaluation picture"] += 1
             log.warning("%s looks like an evaluation picture: left out", draft.image)
             return
+        if draft.image in self._images:
+            raise IndexFault(f"{draft.image}: two pictures have this name; one would get the labels of the other")
         self._seen.add(sha256)
+        self._images.add(draft.image)
         target = self._out / draft.image
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(coded)
@@ -252,7 +257,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     help_photographs = "further folder in the layout of data/train (models.train.gather); repeatable"
     parser.add_argument("--photographs", type=Path, action="append", default=[], help=help_photographs)
-    parser.add_argument("--every", type=int, default=6, help="take every Nth frame of a rendered clip (default 6)")
+    count = whole_number_between(1, 10_000, "count")
+    parser.add_argument("--every", type=count, default=6, help="take every Nth frame of a rendered clip (default 6)")
     parser.add_argument("--unclear-licences", action="store_true", help="also sources marked check or unclear")
     parser.add_argument("--no-footage", action="store_true", help="leave out third-party footage (needs no teachers)")
     options = parser.parse_args(arguments)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -168,15 +168,24 @@ def restore(
     average: Average,
     optimizer: torch.optim.Optimizer,
     device: torch.device,
-    imitation: nn.Module | None = None,
+    imitation: nn.Module | None,
+    *,
+    settings: Mapping[str, Any],
+    free: Collection[str],
 ) -> Progress | None:
-    """Load the last checkpoint of `folder`, if there is one. Raise IndexFault if it is not of this network."""
+    """Load the last checkpoint of `folder`, if there is one.
+
+    Raise IndexFault if its run has other `settings` than these, those in `free` aside: its weights may not fit.
+    """
     path = folder / LAST
     if not path.is_file():
         return None
     state = torch.load(path, map_location=device, weights_only=True)
-    if state["design"] != network.design.name:
-        raise IndexFault(f"{path} is of the design {state['design']}, not {network.design.name}: choose another --out")
+    kept = state["settings"]
+    other = sorted(name for name in {*settings, *kept} - {*free} if settings.get(name) != kept.get(name))
+    if other:
+        names = ", ".join(f"--{name.replace('_', '-')}" for name in other)
+        raise IndexFault(f"{folder} holds a run with other settings ({names}): choose another --out")
     moments = torch.load(folder / state["optimizer"], map_location=device, weights_only=True)
     network.load_state_dict(state["network"])
     average.network.load_state_dict(state["ema"]["network"])

@@ -247,6 +247,7 @@ def decoded(root: Path, entries: Sequence[Entry], path: Path) -> DecodedPictures
     with fresh.open("wb") as file:
         for entry in entries:
             file.write(_decode(root, entry).tobytes())
+    note.unlink(missing_ok=True)  # a kill before the new note must not leave the old one beside other pictures
     fresh.replace(path)
     note.write_text(json.dumps({"key": key, "pictures": len(entries)}) + "\n")
     return DecodedPictures(path, places)

@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import argparse
 import copy
+import pickle
+import sys
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +25,6 @@ from pathlib import Path
 import numpy as np
 import onnx
 import torch
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 from onnx import numpy_helper
 from torch import Tensor, nn
@@ -47,9 +48,9 @@ class Taken:
 def weights(path: Path) -> Weights:
     """Return the convolutions of one of our exported networks, by their names in `Network`. Raise IndexFault."""
     try:
-        graph = onnx.load(str(path)).graph
-    except (OSError, DecodeError) as error:
-        raise IndexFault(f"{path}: cannot be read as ONNX: {error}") from None
+        graph = shapes.load(path).graph
+    except shapes.NotOurs as error:
+        raise IndexFault(f"{path}: {error}") from None
     values = {each.name: each for each in graph.initializer}
     # The exporter writes equal biases only once and names the others after it.
     same = {node.output[0]: node.input[0] for node in graph.node if node.op_type == "Identity"}
@@ -249,10 +250,13 @@ def export(network: Network, path: Path, width: int = 416, height: int = 416, *,
 
 
 def load(checkpoint: Path) -> Network:
-    """Load the averaged (EMA) weights of a checkpoint, or the plain ones of a file without them."""
-    state = torch.load(checkpoint, map_location="cpu", weights_only=True)
-    network = Network(DESIGNS[state["design"]])
-    network.load_state_dict(state["ema"]["network"])
+    """Load the averaged (EMA) weights of a checkpoint. Raise IndexFault."""
+    try:
+        state = torch.load(checkpoint, map_location="cpu", weights_only=True)
+        network = Network(DESIGNS[state["design"]])
+        network.load_state_dict(state["ema"]["network"])
+    except (OSError, EOFError, pickle.UnpicklingError, RuntimeError, KeyError, TypeError) as error:
+        raise IndexFault(f"{checkpoint}: not a checkpoint of models.train.run: {error!r}") from None
     return network
 
 
@@ -264,7 +268,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--size", type=int, nargs=2, default=(416, 416), metavar=("WIDTH", "HEIGHT"))
     parser.add_argument("--fixed", action="store_true", help="for this size alone, as some compilers need it")
     options = parser.parse_args(arguments)
-    export(load(options.checkpoint), options.out, *options.size, fixed=options.fixed)
+    if wrong := next((side for side in options.size if side < 64 or side % max(STRIDES)), None):
+        parser.error(f"--size {wrong}: a multiple of {max(STRIDES)}, at least 64")
+    try:
+        export(load(options.checkpoint), options.out, *options.size, fixed=options.fixed)
+    except IndexFault as error:
+        print(error, file=sys.stderr)
+        return 2
     print(f"{options.out}: {options.out.stat().st_size / 1e6:.2f} MB")
     return 0
 

@@ -42,6 +42,7 @@ from appliance.detect.letterbox import Letterbox
 from appliance.detect.model_advice import BASE_KEY
 from appliance.detect.model_files import OWN_MODEL, present_models
 from appliance.scenario.metrics import LabelledBoxes, average_precision
+from models import shapes
 from models.train import dataset, sources
 from models.train.dataset import Entry, IndexFault, Label, kin
 from models.train.geometry import Pixels
@@ -133,7 +134,10 @@ class Start:
 
     def __init__(self, path: Path) -> None:
         """Raise IndexFault if it is no network of the design `full`."""
-        self.path, self.model = path, onnx.load(str(path))
+        try:
+            self.path, self.model = path, shapes.load(path)
+        except shapes.NotOurs as error:
+            raise IndexFault(f"{path}: {error}") from None
         layers: dict[int, dict[str, Tensor]] = {}
         for each in self.model.graph.initializer:
             if found := LAYER.match(each.name):
@@ -234,15 +238,13 @@ def joined(parts: Sequence[Rows]) -> Rows:
     return Rows(*(torch.cat([getattr(part, name) for part in parts]) for name in Rows.__slots__))
 
 
-def fit(head: Head, rows: Rows, epochs: int, seed: int) -> float:
-    """Train a head in place; return the loss of the last epoch, in nats a cell."""
+def fit(head: Head, rows: Rows, epochs: int, seed: int) -> None:
+    """Train a head in place."""
     optimizer = torch.optim.Adam(head.parameters(), lr=RATE)
     steps = max(1, -(-len(rows.seen) // BATCH)) * epochs
     falling = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     generator = torch.Generator().manual_seed(seed)
-    last = 0.0
     for _ in range(epochs):
-        last = 0.0
         for chosen in torch.randperm(len(rows.seen), generator=generator).split(BATCH):
             answer = head(rows.seen[chosen].float())
             wrong = binary_cross_entropy_with_logits(answer[:, 4:], rows.scores[chosen], reduction="none")
@@ -253,8 +255,6 @@ def fit(head: Head, rows: Rows, epochs: int, seed: int) -> float:
             (loss / rows.scores[chosen].sum().clamp(min=1.0)).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             falling.step()
-            last += float(loss.detach())
-    return last / max(1, len(rows.seen))
 
 
 @dataclass(frozen=True, slots=True)
@@ -395,14 +395,19 @@ def save(start: Start, heads: Sequence[Head], out: Path, integers: Path | None) 
     return [out, beside]
 
 
+def must_be_new(folder: Path) -> None:
+    """Raise IndexFault if something is in the folder of a bundle."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise IndexFault(f"{folder} is there and not empty: name a new folder")
+
+
 def write_bundle(written: Sequence[Path], folder: Path, pictures: int, figures: Sequence[float] = ()) -> BundleManifest:
     """Write the bundle of a re-trained vedette-nano: its float file and perhaps its INT8 variant; return the manifest.
 
     What was measured of vedette-nano is not true of it and left out. figures: those of `measured`, by which an
     appliance knows whether the variant is as accurate. Raise IndexFault if the folder holds something.
     """
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise IndexFault(f"{folder} is there and not empty: name a new folder")
+    must_be_new(folder)
     known = present_models()
     own = known[OWN_MODEL]
     names = dict(zip((OWN_MODEL, f"{OWN_MODEL}-int8"), written, strict=False))
@@ -476,11 +481,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--others", type=int, default=150, help="how many of them (default 150)")
     add("--epochs", type=int, default=20, help="how often each cell is shown (default 20)")
     add("--threads", type=int, default=1, help="of PyTorch (default 1)")
-    add("--seed", type=int, default=0)
+    add("--seed", type=int, default=0, help="of the background cells, the other pictures and their order (default 0)")
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
     torch.manual_seed(options.seed)
     try:
+        if options.bundle:
+            must_be_new(options.bundle)  # said before minutes of training
         start = Start(options.init)
         integers = options.integers or (OWN_INT8 if options.init == OWN else None)
         made = retrain(start, options.site, options.out, integers, options)

@@ -81,7 +81,7 @@ class Batch:
 
 
 class Draws(Dataset[Sample]):
-    """The samples of a plan by number, without end; `len()` is one epoch."""
+    """The samples of a plan by number."""
 
     def __init__(self, cache: DecodedPictures, entries: Sequence[Entry], weights: Sequence[int], plan: Plan) -> None:
         """Take the `entries` of the cache and `weights`: how often an epoch shows each, 0 for never."""

@@ -80,7 +80,7 @@ class Reported:
     is_person: bool
 
 
-def write_site(root: Path, size: tuple[int, int], model: str = "auto") -> Path:
+def write_site(root: Path) -> Path:
     """Write the site file of one camera that reports everybody who stays for 0.6 s; return its path."""
     rule = {"name": RULE, "kind": "dwell", "zone": "ground", "seconds": 0.6, "labels": ["person"]}
     camera = {
@@ -90,7 +90,6 @@ def write_site(root: Path, size: tuple[int, int], model: str = "auto") -> Path:
     site = {
         "site": {"name": "rendered"},
         "storage": {"dir": str(root / "data"), "disk_free_min_mb": 0, "keep_hours": 1000},
-        "detector": {"model": model},
         "alerts": {"merge_s": 1, "pre_roll_s": 0, "post_roll_s": 0},
         "cameras": {CAMERA: camera},
     }
@@ -304,8 +303,7 @@ class Loop:
 
     def _played(self, name: str, clips: Sequence[Path], model: str) -> tuple[Path, list[Reported]]:
         """Play the days to a site of that name, and answer its alerts; return its file and what was reported."""
-        camera = mannequin.CAMERA
-        file = write_site(self._out / name, (camera.width, camera.height))
+        file = write_site(self._out / name)
         site = RecordedSite(file, detector_loader.load(DetectorConfig(model=model)))
         reports = site.play(clips)
         right, false = site.review()
@@ -337,7 +335,7 @@ class Loop:
         if (cache / cameras.NAME).is_file():
             rows += public.read(cache, cameras.NAME)
         before, after = (
-            kinds.figures(rows, kinds.judged(kinds.load(str(path)), cache, rows))
+            kinds.figures(rows, list(kinds.judged(kinds.load(str(path)), public.labelled(cache, rows))))
             for path in (finetune.OWN, self._out / "retrained.onnx")
         )
         figures = {
@@ -380,7 +378,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--epochs", type=int, default=20, help="how often each cell is shown (default 20)")
     add("--evaluation", type=Path, help="cache of models.evaluation.public: judge other kinds of view as well")
     add("--threads", type=int, default=1, help="of PyTorch (default 1)")
-    add("--seed", type=int, default=0)
+    add("--seed", type=int, default=0, help="of the background cells, the other pictures and their order (default 0)")
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
     torch.manual_seed(options.seed)

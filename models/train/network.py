@@ -1,7 +1,6 @@
 """The network: plain convolutions, path-aggregation neck, anchor-free head at strides 8, 16, 32.
 
-Convolutions may train with several branches and are exported as one. Only Conv, Relu and Concat come out of an export:
-every compiler for NPUs (TensorRT, Hailo's DFC) knows them.
+Only Conv, Relu and Concat come out of an export: every compiler for NPUs (TensorRT, Hailo's DFC) knows them.
 """
 
 from __future__ import annotations
@@ -9,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -26,78 +24,39 @@ def fold(weight: Tensor, norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:
 
 
 class ConvUnit(nn.Module):
-    """Convolution, batch norm, ReLU.
+    """Convolution, batch norm, ReLU. `fuse()` merges the norm into the convolution, which gets a bias."""
 
-    `rep` adds a 1x1 and, where shapes allow, an identity branch while training (RepVGG, arXiv:2101.03697; MobileOne,
-    arXiv:2206.04040); `fuse()` merges everything into one convolution with bias.
-    """
-
-    def __init__(
-        self, c_in: int, c_out: int, k: int = 1, stride: int = 1, *, depthwise: bool = False, rep: bool = False
-    ) -> None:
+    def __init__(self, c_in: int, c_out: int, k: int = 1, stride: int = 1, *, depthwise: bool = False) -> None:
         super().__init__()
-        groups = c_in if depthwise else 1
-        self.k, self.stride, self.groups = k, stride, groups
-        self.conv = nn.Conv2d(c_in, c_out, k, stride, k // 2, groups=groups, bias=False)
-        self.norm = _norm(c_out)
-        point = rep and k > 1
-        self.point = nn.Conv2d(c_in, c_out, 1, stride, groups=groups, bias=False) if point else None
-        self.point_norm = _norm(c_out) if point else None
-        self.same_norm = _norm(c_out) if rep and stride == 1 and c_in == c_out else None
+        self.conv = nn.Conv2d(c_in, c_out, k, stride, k // 2, groups=c_in if depthwise else 1, bias=False)
+        self.norm = nn.BatchNorm2d(c_out, eps=1e-3, momentum=0.03)
         self.fused: nn.Conv2d | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         """Turn (B, c_in, H, W) into (B, c_out, H / stride, W / stride)."""
         if self.fused is not None:
             return torch.relu(self.fused(x))
-        y = self.norm(self.conv(x))
-        if self.point is not None and self.point_norm is not None:
-            y = y + self.point_norm(self.point(x))
-        if self.same_norm is not None:
-            y = y + self.same_norm(x)
-        return torch.relu(y)
-
-    def bare(self) -> None:
-        """Train without the additional branches."""
-        self.point = self.point_norm = self.same_norm = None
+        return torch.relu(self.norm(self.conv(x)))
 
     @torch.no_grad()
     def fuse(self) -> None:
         """Become one convolution; only for a copy that is exported or measured, never trained again."""
         weight, bias = fold(self.conv.weight, self.norm)
-        if self.point is not None and self.point_norm is not None:
-            more, offset = fold(self.point.weight, self.point_norm)
-            weight = weight + nn.functional.pad(more, [self.k // 2] * 4)
-            bias = bias + offset
-        if self.same_norm is not None:
-            more, offset = fold(self._identity(), self.same_norm)
-            weight, bias = weight + more, bias + offset
-        fused = nn.Conv2d(
-            self.conv.in_channels, len(weight), self.k, self.stride, self.k // 2, groups=self.groups, bias=True
-        ).to(weight.device)
-        fused.weight.copy_(weight)
-        assert fused.bias is not None
-        fused.bias.copy_(bias)
-        self.fused = fused
-        self.conv = self.norm = self.point = self.point_norm = self.same_norm = None  # type: ignore[assignment]
-
-    def _identity(self) -> Tensor:
-        weight = torch.zeros_like(self.conv.weight)
-        index = torch.arange(len(weight))
-        weight[index, index % weight.shape[1], self.k // 2, self.k // 2] = 1.0
-        return weight
+        self.fused = self.conv
+        self.fused.weight, self.fused.bias = nn.Parameter(weight), nn.Parameter(bias)
+        self.conv = self.norm = None  # type: ignore[assignment]
 
 
 class Separable(nn.Module):
-    """Depthwise k x k, then 1x1 (MobileNet); both with ReLU."""
+    """Depthwise 5x5, then 1x1 (MobileNet); both with ReLU."""
 
-    def __init__(self, c_in: int, c_out: int, k: int = 5, stride: int = 1) -> None:
+    def __init__(self, c: int, stride: int = 1) -> None:
         super().__init__()
-        self.depth = ConvUnit(c_in, c_in, k, stride, depthwise=True, rep=True)
-        self.mix = ConvUnit(c_in, c_out, rep=True)
+        self.depth = ConvUnit(c, c, 5, stride, depthwise=True)
+        self.mix = ConvUnit(c, c)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Turn (B, c_in, H, W) into (B, c_out, H / stride, W / stride)."""
+        """Turn (B, c, H, W) into (B, c, H / stride, W / stride)."""
         mixed: Tensor = self.mix(self.depth(x))
         return mixed
 
@@ -112,7 +71,7 @@ class Split(nn.Module):
         super().__init__()
         self.left = ConvUnit(c_in, narrow)
         self.right = ConvUnit(c_in, narrow)
-        self.chain = nn.ModuleList(ConvUnit(narrow, narrow, 3, rep=True) for _ in range(n))
+        self.chain = nn.ModuleList(ConvUnit(narrow, narrow, 3) for _ in range(n))
         self.mix = ConvUnit((2 + n) * narrow, c_out)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -124,38 +83,26 @@ class Split(nn.Module):
         return mixed
 
 
-def _norm(channels: int) -> nn.BatchNorm2d:
-    return nn.BatchNorm2d(channels, eps=1e-3, momentum=0.03)
-
-
 STRIDES = (8, 16, 32)
 PRIOR = 0.01  # score of every cell before training, as RetinaNet (arXiv:1708.02002) starts
 REACH = 2.0  # cells from a cell's centre to a side before training
-Kind = Literal["split", "separable"]
 
 
 @dataclass(frozen=True, slots=True)
 class Design:
     """Widths and depths of a network.
 
-    - stages: those at strides 4, 8, 16, 32.
-    - kinds: the blocks that each stage is built of.
+    - widths, depths: of the stages at strides 4, 8, 16, 32.
     - neck: channels at every level.
-    - tower: separable convolutions in each of the head's two branches.
-    - branched: convolutions train with several branches, which on a CPU doubles the time of a step.
-    - head: channels of the one tower of full 3x3 convolutions that both answers read, and then the neck halves by full
-      ones, too (0: two towers of separable ones of the neck's width).
+    - head: channels of the one full 3x3 convolution that both answers read, and then the neck halves by full ones, too
+      (0: two separable ones of the neck's width).
     """
 
     name: str
     stem: int
     widths: tuple[int, int, int, int]
     depths: tuple[int, int, int, int]
-    kinds: tuple[Kind, Kind, Kind, Kind]
     neck: int
-    tower: int = 1
-    neck_kind: Kind = "separable"
-    branched: bool = True
     head: int = 0
 
 
@@ -163,25 +110,16 @@ DESIGNS: dict[str, Design] = {
     design.name: design
     for design in (
         # Full 3x3 convolutions: what NPUs are fastest at, and twice as fast to train on a CPU as separable ones.
-        Design("dense", 16, (32, 64, 128, 256), (1, 2, 3, 2), ("split",) * 4, 80, neck_kind="split", branched=False),
+        Design("dense", 16, (32, 64, 128, 256), (1, 2, 3, 2), 80),
         # No depthwise convolution at all: in bfloat16 their backward pass takes a third of a step of `dense`.
-        Design(
-            "full", 16, (32, 64, 128, 256), (1, 2, 3, 2), ("split",) * 4, 64, neck_kind="split", branched=False, head=32
-        ),
-        Design("separable", 16, (32, 96, 192, 320), (1, 3, 6, 2), ("separable",) * 4, 96),
-        Design("pico", 16, (32, 64, 128, 256), (1, 2, 4, 2), ("separable",) * 4, 64),
+        Design("full", 16, (32, 64, 128, 256), (1, 2, 3, 2), 64, head=32),
     )
 }
-DEFAULT = "full"
 
 
-def _stage(kind: Kind, c_in: int, c_out: int, depth: int) -> nn.Sequential:
-    """Halve the picture, then `depth` bricks."""
-    if kind == "separable":
-        return nn.Sequential(Separable(c_in, c_out, stride=2), *(Separable(c_out, c_out) for _ in range(depth)))
-    down = ConvUnit(c_in, c_out, 3, 2, rep=True)
-    if not depth:
-        return nn.Sequential(down)
+def _stage(c_in: int, c_out: int, depth: int) -> nn.Sequential:
+    """Halve the picture, then a chain of `depth` convolutions."""
+    down = ConvUnit(c_in, c_out, 3, 2)
     return nn.Sequential(down, Split(c_out, c_out, c_out // 4 if c_out >= 128 else c_out // 2, depth))
 
 
@@ -206,14 +144,14 @@ class Pool(nn.Module):
 class Neck(nn.Module):
     """Down with the meaning, up with the place (PANet), the same width at all levels."""
 
-    def __init__(self, widths: Sequence[int], c: int, kind: Kind, *, full: bool = False) -> None:
+    def __init__(self, widths: Sequence[int], c: int, *, full: bool) -> None:
         super().__init__()
         self.lateral = nn.ModuleList(ConvUnit(width, c) for width in widths[:2])
         self.pool = Pool(widths[2], c)
         self.up = nn.Upsample(scale_factor=2, mode="nearest")
-        self.down = nn.ModuleList(ConvUnit(c, c, 3, 2) if full else Separable(c, c, stride=2) for _ in range(2))
-        self.top = nn.ModuleList(_merge(kind, c) for _ in range(2))
-        self.bottom = nn.ModuleList(_merge(kind, c) for _ in range(2))
+        self.down = nn.ModuleList(ConvUnit(c, c, 3, 2) if full else Separable(c, stride=2) for _ in range(2))
+        self.top = nn.ModuleList(Split(2 * c, c, c // 2) for _ in range(2))
+        self.bottom = nn.ModuleList(Split(2 * c, c, c // 2) for _ in range(2))
 
     def forward(self, levels: Sequence[Tensor]) -> list[Tensor]:
         """Turn three levels of the backbone into three of `c` channels."""
@@ -225,21 +163,16 @@ class Neck(nn.Module):
         return [p3, p4, p5]
 
 
-def _merge(kind: Kind, c: int) -> nn.Module:
-    if kind == "split":
-        return Split(2 * c, c, c // 2)
-    return nn.Sequential(ConvUnit(2 * c, c), Separable(c, c))
-
-
 class Branch(nn.Module):
     """One level's answer: a tower for the sides, one for the classes, or with `head` channels one for both."""
 
-    def __init__(self, c: int, classes: int, tower: int, head: int = 0) -> None:
+    def __init__(self, c: int, head: int) -> None:
         super().__init__()
-        self.side_tower = _tower(c, tower, head)
-        self.class_tower = None if head else _tower(c, tower, head)
+        # Sequences of one, as the files of networks name their layers.
+        self.side_tower = nn.Sequential(ConvUnit(c, head, 3) if head else Separable(c))
+        self.class_tower = None if head else nn.Sequential(Separable(c))
         self.sides = nn.Conv2d(head or c, 4, 1)
-        self.classes = nn.Conv2d(head or c, classes, 1)
+        self.classes = nn.Conv2d(head or c, len(CLASSES), 1)
         assert self.sides.bias is not None
         assert self.classes.bias is not None
         nn.init.normal_(self.sides.weight, std=0.01)
@@ -257,12 +190,6 @@ class Branch(nn.Module):
         return torch.cat([self.sides(side), self.classes(kind)], 1), side, kind
 
 
-def _tower(c: int, depth: int, head: int) -> nn.Sequential:
-    if head:
-        return nn.Sequential(*(ConvUnit(head if number else c, head, 3) for number in range(depth)))
-    return nn.Sequential(*(Separable(c, c) for _ in range(depth)))
-
-
 @dataclass(frozen=True, slots=True)
 class Views:
     """Feature maps (B, C, H, W) by which pupil and teacher can be compared.
@@ -278,22 +205,17 @@ class Views:
 class Network(nn.Module):
     """RGB 0..1 pictures (B, 3, H, W), H and W multiples of 32, to raw answers (B, 4 + classes, cells)."""
 
-    def __init__(self, design: Design, classes: int = len(CLASSES)) -> None:
+    def __init__(self, design: Design) -> None:
         super().__init__()
         self.design = design
         c1, c2, c3, c4 = design.widths
-        self.stem = ConvUnit(3, design.stem, 3, 2, rep=True)
+        self.stem = ConvUnit(3, design.stem, 3, 2)
         before = (design.stem, c1, c2, c3)
         self.stages = nn.ModuleList(
-            _stage(kind, c_in, c_out, depth)
-            for kind, c_in, c_out, depth in zip(design.kinds, before, design.widths, design.depths, strict=True)
+            _stage(c_in, c_out, depth) for c_in, c_out, depth in zip(before, design.widths, design.depths, strict=True)
         )
-        self.neck = Neck((c2, c3, c4), design.neck, design.neck_kind, full=design.head > 0)
-        self.branches = nn.ModuleList(Branch(design.neck, classes, design.tower, design.head) for _ in STRIDES)
-        if not design.branched:
-            for module in self.modules():
-                if isinstance(module, ConvUnit):
-                    module.bare()
+        self.neck = Neck((c2, c3, c4), design.neck, full=design.head > 0)
+        self.branches = nn.ModuleList(Branch(design.neck, design.head) for _ in STRIDES)
 
     def forward(self, pictures: Tensor) -> Tensor:
         """Turn (B, 3, H, W) into (B, 4 + classes, cells): the levels one after the other, rows before columns."""
@@ -320,7 +242,7 @@ class Network(nn.Module):
             part.eval().requires_grad_(False)
 
     def fuse(self) -> Network:
-        """Merge all branches and norms for delivery; returns itself."""
+        """Merge all norms for delivery; returns itself."""
         for module in self.modules():
             if isinstance(module, ConvUnit):
                 module.fuse()

@@ -67,10 +67,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         rows = [row for folder in options.index for row in rows_of(dataset.read(folder))]
-    except UsageError as error:
+        rows += [_row(each) for path in options.also for each in read(path)]
+    except (UsageError, OSError) as error:
         print(error, file=sys.stderr)
         return 2
-    rows += [_row(each) for path in options.also for each in read(path)]
     print(f"{options.out}: {write(rows, options.out)} pictures")
     return 0
 

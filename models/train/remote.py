@@ -126,7 +126,11 @@ def fill(options: argparse.Namespace) -> None:
     run.parser().parse_args([*options.settings, *places(Path("set"), Path("run"), 0)])  # exits where one is wrong
     out: Path = options.out
     out.mkdir(parents=True, exist_ok=True)
+    for old in (path for name in ("set-*.zip", "teacher.*", "init.*") for path in out.glob(name)):
+        old.unlink()  # of a pack before: a slice takes whatever is there
     entries = [entry for entry in dataset.read(options.index) if entry.source not in options.drop]
+    if len(entries) < options.parts:
+        raise IndexFault(f"{len(entries)} pictures are left of {options.index}, for --parts {options.parts}")
     for number in range(1, options.parts + 1):
         chosen = entries[number - 1 :: options.parts]
         name = dataset.NAME if options.parts == 1 else f"index-{number}.jsonl"
@@ -204,6 +208,7 @@ def unpack(carry: Path, work: Path) -> None:
     marker, listed = work / "unpacked", (carry / CARRIED).read_text(encoding="utf-8")
     if marker.is_file() and marker.read_text(encoding="utf-8") == listed:
         return
+    shutil.rmtree(work / FOLDER, ignore_errors=True)  # another set's indices would be joined, too
     for part in sorted(carry.glob("set-*.zip")):
         with zipfile.ZipFile(part) as box:
             box.extractall(work)

@@ -8,7 +8,7 @@ step, by --minutes or a signal: give the same command again.
 
 Watch it:      python -m models.train.plot vedette-data/run
 Deliver it:    python -m models.train.export --checkpoint vedette-data/run/best.pt --out vedette-nano.onnx
-Measure it:    python -m models.evaluate vedette-nano.onnx --mot CLIP.mp4
+Measure it:    python -m models.evaluate vedette-nano.onnx --index vedette-data/set
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from appliance.base.command_exit import whole_number_between
 from appliance.base.errors import UsageError
 
 HELP_FREEZE = "keep the stem and the first N - 1 stages as they start, norms too (default 0: all learn)"
@@ -38,7 +39,7 @@ def parser() -> argparse.ArgumentParser:
         epilog=HELP_FIRST,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add = made.add_argument
+    add, count = made.add_argument, whole_number_between(1, 10**9, "count")
     add("--index", type=Path, required=True, help="the assembled set: its folder or its index.jsonl")
     add("--out", type=Path, required=True, help="the run's folder: last.pt, best.pt, log.jsonl")
     add("--cache", type=Path, help="file of decoded pictures (default: pictures.bin beside the index; ~0.5 MB each)")
@@ -48,8 +49,9 @@ def parser() -> argparse.ArgumentParser:
     add("--grow-steps", type=int, default=0, help="steps until they have grown (default: three quarters of --steps)")
     add("--scales", type=int, default=3, help="also train at up to N x 32 px more and less; 0: only --size (default 3)")
     add("--window-from", type=int, default=0, help=HELP_WINDOW)
-    add("--steps", type=int, default=30000, help="optimiser steps of the whole run; fixes the schedule (default 30000)")
-    add("--batch", type=int, default=64, help="pictures a step (default 64)")
+    help_steps = "optimiser steps of the whole run; fixes the schedule (default 30000)"
+    add("--steps", type=count, default=30000, help=help_steps)
+    add("--batch", type=count, default=64, help="pictures a step (default 64)")
     add("--rate", type=float, default=2e-3, help="peak learning rate of AdamW (default 0.002)")
     add("--decay", type=float, default=0.05, help="weight decay (default 0.05)")
     add("--warmup", type=int, default=500, help="steps of rising rate, fewer than --steps (default 500)")
@@ -58,7 +60,7 @@ def parser() -> argparse.ArgumentParser:
     add("--recipe", choices=("full", "plain"), default="full", help="augmentation (default full)")
     add("--teacher", type=Path, help="yolox_nano_416.onnx: learn also from its answer to every picture")
     add("--teacher-gain", type=float, default=1.0, help="weight of the teacher's lesson (default 1)")
-    add("--teacher-every", type=int, default=1, help="ask the teacher in every Nth step only (default 1)")
+    add("--teacher-every", type=count, default=1, help="ask the teacher in every Nth step only (default 1)")
     add(
         "--imitate",
         type=float,
@@ -72,11 +74,10 @@ def parser() -> argparse.ArgumentParser:
     add("--freeze", type=int, default=0, metavar="N", help=HELP_FREEZE)
     add("--init", type=Path, help="start from the averaged weights of this last.pt or best.pt, or one of our .onnx")
     add("--average", type=float, default=0.0, help="decay of the moving average (default: over a tenth of the steps)")
-    add(
-        "--judge-every", type=int, default=1000, help="steps between two looks at the held-back pictures (default 1000)"
-    )
-    add("--save-every", type=int, default=250, help="steps between two checkpoints (default 250)")
-    add("--log-every", type=int, default=20, help="steps between two lines of the log (default 20)")
+    help_judge = "steps between two looks at the held-back pictures (default 1000)"
+    add("--judge-every", type=count, default=1000, help=help_judge)
+    add("--save-every", type=count, default=250, help="steps between two checkpoints (default 250)")
+    add("--log-every", type=count, default=20, help="steps between two lines of the log (default 20)")
     add("--minutes", type=float, default=0, help="save and stop after so many minutes; run again to go on (0: never)")
     add("--workers", type=int, default=-1, help="processes that prepare pictures (default: one for each core but one)")
     add("--nice", type=int, default=0, help="added to the niceness of those processes (default 0)")

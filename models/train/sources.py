@@ -14,7 +14,7 @@ import csv
 import json
 import subprocess
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,7 +22,7 @@ import av
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.media.frames import quarter_turns, upright_bgr, upright_size
+from appliance.media.frames import upright_bgr, upright_size
 from models.train.dataset import CLASSES, IndexFault, Label, labels
 
 HOST = "https://github.com/"
@@ -69,15 +69,8 @@ def find(clones: Path, name: str, commit: str) -> Repository:
     return Repository(target, commit)
 
 
-Size = tuple[int, int]
-
-
-def frames(
-    path: Path, every: int, *, scaled: Callable[[int, int], Size] | None = None
-) -> Iterator[tuple[int, NDArray[np.uint8], Size]]:
-    """Yield (0-based number, BGR picture, width and height in the film) of every `every`th frame, upright as shown.
-
-    `scaled` turns a frame's width and height into those in which it is wanted, for the decoder to scale it.
+def frames(path: Path, every: int) -> Iterator[tuple[int, NDArray[np.uint8], tuple[int, int]]]:
+    """Yield (0-based number, BGR picture, its width and height) of every `every`th frame, upright as shown.
 
     A film that breaks off gives what came before the damage. Raise IndexFault if it does not open at all.
     """
@@ -87,11 +80,8 @@ def frames(
             for index, frame in enumerate(container.decode(video=0)):
                 if index % every:
                     continue
-                size, turns = upright_size(frame), quarter_turns(frame)
-                width, height = scaled(*size) if scaled else size
-                across, down = (height, width) if turns % 2 else (width, height)
                 given = True
-                yield index, upright_bgr(frame.reformat(width=across, height=down, format="bgr24"), frame), size
+                yield index, upright_bgr(frame), upright_size(frame)
     except (av.FFmpegError, OSError, IndexError) as error:
         if not given:
             raise IndexFault(f"{path}: no frame can be decoded: {error}") from None

@@ -103,10 +103,7 @@ class Trainer:
         self._draws = Draws(self._cache, self._entries, weights_of(options, self._entries), self._plan)
         some = partial(gauging_pictures, self._draws, self._entries, options.size)
         self._network = _network(options, some).to(self._device)
-        # PyTorch 2.13's CPU convolutions crash in the backward pass of a channels-last network with branches.
-        last = self._device.type == "cuda" or not self._network.design.branched
-        self._layout = torch.channels_last if last else torch.contiguous_format
-        self._network.to(memory_format=self._layout)  # type: ignore[call-overload]
+        self._network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._network.freeze(options.freeze)
         self._average = Average(self._network, options.average or 1 - 10 / max(20, options.steps))
         self._teacher = _teacher(options.teacher, self._device) if options.teacher else None
@@ -145,6 +142,7 @@ class Trainer:
                     since, images = Moment.now(), 0
                 over = self._stop or bool(options.minutes and time.monotonic() - begun > options.minutes * 60)
                 if step % options.save_every == 0 or step == options.steps or over:
+                    _must_be_finite(parts, step)
                     self._save(step, best)
                 if over:
                     break
@@ -176,7 +174,8 @@ class Trainer:
         waiting: deque[tuple[Batch, Tensor, Future[Lesson] | Lesson | None]] = deque()
         with ThreadPoolExecutor(1, "teacher", torch.set_num_threads, (self._options.threads or 1,)) as thread:
             for batch in source:
-                given = batch.pictures.to(self._device, non_blocking=True, memory_format=self._layout).float() / 255
+                there = batch.pictures.to(self._device, non_blocking=True, memory_format=torch.channels_last)
+                given = there.float() / 255
                 lesson: Future[Lesson] | Lesson | None = None
                 if self._teacher and batch.step % self._options.teacher_every == 0:
                     lesson = thread.submit(self._teacher, given) if ahead else self._teacher(given)
@@ -208,11 +207,10 @@ class Trainer:
         return found
 
     def _note(self, journal: RunLog, step: int, parts: Loss, speed: Speed) -> None:
+        _must_be_finite(parts, step)
         numbers = parts.parts()
         if self._lesson is not None:
             numbers |= {name: self._lesson.parts()[name] for name in ("teacher", "unlike")}
-        if not numbers["total"] < float("inf"):
-            raise IndexFault(f"the loss is {numbers['total']} at step {step}: lower --rate, and look at the labels")
         epoch = step * self._options.batch / self._draws.epoch_length()
         lr = self._optimizer.param_groups[0]["lr"]
         measured = {"images_s": round(speed.images_s, 1), "cpu_ms": round(speed.cpu_ms, 1)}
@@ -232,15 +230,11 @@ class Trainer:
 
     def _resume(self) -> Progress:
         kept = checkpoint.restore(
-            self._options.out, self._network, self._average, self._optimizer, self._device, self._imitation
-        )
+            self._options.out, self._network, self._average, self._optimizer, self._device, self._imitation,
+            settings=self._settings(), free=FREE,
+        )  # fmt: skip
         if kept is None:
             return Progress(0, 0.0, self._settings())
-        mine = {name: value for name, value in self._settings().items() if name not in FREE}
-        other = {name: value for name, value in kept.settings.items() if name not in FREE}
-        if mine != other:
-            names = ", ".join(f"--{name}" for name in sorted(mine) if mine[name] != other.get(name))
-            raise IndexFault(f"{self._options.out} holds a run with other settings ({names}): choose another --out")
         log.info("going on at step %d", kept.step)
         return kept
 
@@ -266,6 +260,12 @@ class Trainer:
         finally:
             for each, handler in before.items():
                 signal.signal(each, handler)
+
+
+def _must_be_finite(found: Loss, step: int) -> None:
+    """Raise IndexFault: such weights would replace the last checkpoint that the run can go on from."""
+    if not math.isfinite(total := float(found.total.detach())):
+        raise IndexFault(f"the loss is {total} at step {step}: lower --rate, and look at the labels")
 
 
 def _answered(

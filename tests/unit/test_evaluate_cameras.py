@@ -94,6 +94,13 @@ def test_what_is_not_the_labelled_picture_is_refused(
         list(cameras.bring(cameras.table(table), clones[0], tmp_path / "out"))
 
 
+def test_a_film_that_ends_before_a_labelled_frame_is_refused(clones: tuple[Path, str], tmp_path: Path) -> None:
+    table = tmp_path / "cameras.jsonl"
+    table.write_text("\n".join(row(clones, "clip.mp4", number, phash(scene(1))) for number in (1, 1000)))
+    with pytest.raises(SetFault, match=r"clip\.mp4: the film ends before frame 1000"):
+        list(cameras.bring(cameras.table(table), clones[0], tmp_path / "out"))
+
+
 def test_the_set_is_broad_enough_and_none_of_it_is_learnt_from() -> None:
     pictures = cameras.table()
     assert len(pictures) >= 300

@@ -81,6 +81,32 @@ def test_the_command_goes_on_where_it_was_stopped(
     assert "| net@12345678 | rendered | 1.50 | 12 | 3 | 1 | 0.70 |" in capsys.readouterr().out
 
 
+def test_each_rate_of_looks_has_a_row_of_its_own() -> None:
+    passes = [
+        empty.Pass(kind="real", name=name, network="net", seconds=1800.0, looks=9, answers=1, stays=0, worst=0.6)
+        for name in ("a", "b", "a@1")
+    ]
+    assert empty.text(passes).splitlines()[2:] == [
+        "| net | real | 1.00 | 18 | 2 | 0 | 0.60 |",
+        "| net | real@1 | 0.50 | 9 | 1 | 0 | 0.60 |",
+    ]
+
+
+@pytest.mark.parametrize("content", [b"", b"no picture"])
+def test_a_picture_that_is_none_is_named_and_not_left_out(content: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Files:
+        def names(self) -> list[str]:
+            return ["highway/input/in1.jpg"]
+
+        def read(self, name: str) -> bytes:
+            return content
+
+    monkeypatch.setattr(empty, "find", lambda *_: Files())
+    _, _, shown = next(empty.real(Path("clones")))
+    with pytest.raises(UsageError, match=r"in1\.jpg: not a picture"):
+        list(shown)
+
+
 def test_a_rendered_scene_has_no_people_and_its_cars_and_weather_stay() -> None:
     take = SCENES["vehicles"]()
     firsts = []

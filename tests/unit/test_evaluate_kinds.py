@@ -7,6 +7,7 @@ import json
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import cv2
 import numpy as np
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from appliance.lab.detection_figures import ClassBoxes, detection_figures
 from appliance.types import Detections
-from models.evaluation import kinds, public
+from models.evaluation import cost, kinds, public
 from models.evaluation.arithmetic import Judged, Matched
 from models.evaluation.public import SOURCES, Brought, Source
 from models.evaluation.sets import SetFault
@@ -60,7 +61,7 @@ def cache(tmp_path: Path) -> tuple[Path, list[Brought]]:
 def test_each_class_is_judged_where_people_labelled_it(cache: tuple[Path, list[Brought]]) -> None:
     folder, rows = cache
     assert public.read(folder) == rows
-    found = kinds.figures(rows, kinds.judged(Scripted(), folder, rows), rounds=50)
+    found = kinds.figures(rows, list(kinds.judged(Scripted(), public.labelled(folder, rows))), rounds=50)
     assert [(each.kind, each.name, each.boxes) for each in found] == [
         ("stills", "person", 20),
         ("stills", "vehicle", 30),
@@ -148,6 +149,22 @@ def test_six_kinds_of_view_and_every_picture_behind_the_fence() -> None:
     assert all(len(source.commit) == 40 for source in SOURCES)
     assert len(assemble.hashes_of(public.HASHES)) >= 400
     assert public.HASHES == assemble.OWN_FENCED_HASHES
+
+
+def test_a_cost_that_is_another_runtimes_is_not_given(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert kinds.main(["vedette-nano+openvino-bf16", "--cache", str(tmp_path)]) == 2
+    assert "is not measured here: add --rounds 0" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("size", ["", " 416x256"])
+def test_a_network_whose_name_has_a_space_has_a_cost(
+    size: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "my net.onnx").write_bytes(bytes(20_000))
+    monkeypatch.setattr(cost.model_files, "find_model", lambda name: SimpleNamespace(path=Path(name)))
+    monkeypatch.setattr(cost, "measure", lambda *_: {f"my net{size}": 3.0})
+    assert cost.main([str(tmp_path / "my net.onnx")]) == 0
+    assert f"| my net{size} | 0.02 | 3.0 | 1.00 |" in capsys.readouterr().out
 
 
 def test_persons_are_told_apart_by_their_height_in_the_networks_input(tmp_path: Path) -> None:

@@ -106,3 +106,7 @@ def test_somebody_elses_network_is_refused(tmp_path: Path, capsys: pytest.Captur
     onnx.save(onnx.helper.make_model(graph), str(tmp_path / "other.onnx"))
     assert shapes.main([str(tmp_path / "other.onnx"), "--out", str(tmp_path / "o.onnx")]) == 2
     assert "no constants centre" in capsys.readouterr().out
+    (tmp_path / "text.onnx").write_text("no network")
+    for name in ("text.onnx", "none.onnx"):
+        assert shapes.main([str(tmp_path / name), "--out", str(tmp_path / "o.onnx")]) == 2
+        assert f"{name}: cannot be read as ONNX" in capsys.readouterr().out

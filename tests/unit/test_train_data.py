@@ -148,6 +148,18 @@ def test_decoded_pictures_are_kept_and_taken_up_again(tmp_path: Path) -> None:
         dataset.decoded(tmp_path, entries[:4], tmp_path / "pictures.bin")
 
 
+def test_a_kill_between_pictures_and_note_leaves_no_note_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entries, cache = small_set(tmp_path), tmp_path / "pictures.bin"
+    dataset.decoded(tmp_path, entries, cache)
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "write_text", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            dataset.decoded(tmp_path, entries[::-1], cache)
+    assert np.array_equal(dataset.decoded(tmp_path, entries, cache)[3], cv2.imread(str(tmp_path / "images" / "3.jpg")))
+
+
 def test_a_pack_keeps_to_its_budget_and_trains_elsewhere(tmp_path: Path) -> None:
     entries = small_set(tmp_path / "here", 12)
     large = remote.packed_set(tmp_path / "here", entries, tmp_path / "large.zip", 10_000_000)

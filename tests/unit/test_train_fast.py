@@ -13,16 +13,15 @@ pytest.importorskip("onnx", reason="export needs onnx: pip install '.[train]'")
 from models.train.checkpoint import Average  # noqa: E402
 from models.train.dataset import IndexFault  # noqa: E402
 from models.train.export import export, transfer, weights  # noqa: E402
+from models.train.export import main as export_command  # noqa: E402
 from models.train.loader import Sides  # noqa: E402
-from models.train.loss import Lesson, assign, loss  # noqa: E402
+from models.train.loss import Lesson, Loss, assign, loss  # noqa: E402
 from models.train.network import DESIGNS, Design, Network, Views, cells, corners  # noqa: E402
-from models.train.trainer import rate, reduced  # noqa: E402
+from models.train.trainer import _must_be_finite, rate, reduced  # noqa: E402
 from tests.unit.test_train_network import truth  # noqa: E402
 
-WIDE = Design("dense", 8, (16, 16, 32, 32), (1, 1, 1, 1), ("split",) * 4, 32, neck_kind="split", branched=False)
-NARROW = Design(
-    "full", 8, (16, 16, 32, 32), (1, 1, 1, 1), ("split",) * 4, 16, neck_kind="split", branched=False, head=16
-)
+WIDE = Design("dense", 8, (16, 16, 32, 32), (1, 1, 1, 1), 32)
+NARROW = Design("full", 8, (16, 16, 32, 32), (1, 1, 1, 1), 16, head=16)
 
 
 def stirred(network: Network) -> Network:
@@ -67,6 +66,25 @@ def test_what_is_no_export_of_ours_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.onnx").write_bytes(b"not a network")
     with pytest.raises(IndexFault, match=r"x\.onnx"):
         weights(tmp_path / "x.onnx")
+
+
+def test_what_is_no_checkpoint_or_no_size_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, content in (("empty.pt", b""), ("text.pt", b"not a checkpoint"), ("none.pt", None)):
+        path = tmp_path / name
+        if content is not None:
+            path.write_bytes(content)
+        assert export_command(["--checkpoint", str(path), "--out", str(tmp_path / "x.onnx")]) == 2
+        assert f"{path}: not a checkpoint of models.train.run" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        export_command(["--checkpoint", str(path), "--out", str(tmp_path / "x.onnx"), "--size", "416", "400"])
+    assert "--size 400: a multiple of 32" in capsys.readouterr().err
+
+
+def test_weights_that_are_lost_are_not_saved() -> None:
+    none = torch.zeros(())
+    _must_be_finite(Loss(none, none, none, none, none, none), 250)
+    with pytest.raises(IndexFault, match="the loss is nan at step 250"):
+        _must_be_finite(Loss(none / 0, none, none, none, none, none), 250)
 
 
 @pytest.mark.parametrize(("flags", "wanted", "expected"), [

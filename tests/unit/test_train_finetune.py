@@ -125,6 +125,8 @@ def test_a_set_that_names_a_picture_elsewhere_or_another_one_is_refused(tmp_path
 
 
 def test_another_network_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(IndexFault, match=r"none\.onnx: cannot be read as ONNX"):
+        Start(tmp_path / "none.onnx")
     other = tmp_path / "other.onnx"
     onnx.save(onnx.helper.make_model(onnx.helper.make_graph([], "empty", [], [])), str(other))
     with pytest.raises(IndexFault, match="not one of our networks"):

@@ -24,13 +24,13 @@ from models.train.export import Delivered, export  # noqa: E402
 from models.train.geometry import Sample, empty  # noqa: E402
 from models.train.loader import pack, sureness  # noqa: E402
 from models.train.loss import Lesson, Truth, assign, giou_loss, loss  # noqa: E402
-from models.train.network import DEFAULT, DESIGNS, Design, Network, Views, cells, corners  # noqa: E402
+from models.train.network import DESIGNS, Design, Network, Views, cells, corners  # noqa: E402
 from models.train.trainer import groups, rate  # noqa: E402
 from tests.support.painted_set import painted  # noqa: E402
 from tests.support.waiting import until  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
-TINY = Design("tiny", 8, (8, 16, 16, 16), (1, 1, 1, 1), ("separable",) * 4, 16)
+TINY = Design("tiny", 8, (8, 16, 16, 16), (1, 1, 1, 1), 16)
 torch.set_num_threads(1)
 
 
@@ -76,7 +76,7 @@ def test_the_export_answers_as_the_network_and_loads_in_the_appliance(tmp_path: 
 
 
 def test_the_default_file_stays_under_four_megabytes(tmp_path: Path) -> None:
-    assert export(Network(DESIGNS[DEFAULT]), tmp_path / "nano.onnx").stat().st_size <= 4_000_000
+    assert export(Network(DESIGNS["full"]), tmp_path / "nano.onnx").stat().st_size <= 4_000_000
 
 
 def test_cells_are_those_the_appliance_decodes() -> None:
@@ -173,7 +173,7 @@ def test_both_forms_of_the_teacher_say_and_see_the_same(shared_data: Path) -> No
     both = zip(one.views.scenes + one.views.towers, other.views.scenes + other.views.towers, strict=True)
     assert all(torch.allclose(mine, theirs, atol=1e-3) for mine, theirs in both)
     # The same places of the two networks are compared.
-    views = Network(DESIGNS[DEFAULT]).eval().watched(pictures)[1]
+    views = Network(DESIGNS["full"]).eval().watched(pictures)[1]
     assert [each.shape[2:] for each in views.scenes] == [each.shape[2:] for each in one.views.scenes]
     assert [each.shape[2:] for each in views.towers] == [each.shape[2:] for each in one.views.towers]
 
@@ -228,7 +228,7 @@ def test_frozen_parts_stay_as_they_are_norms_too_and_the_others_learn() -> None:
 
 def command(folder: Path, out: Path, steps: int) -> list[str]:
     settings = {
-        "--index": folder, "--out": out, "--cache": folder / "p.bin", "--design": "pico", "--size": 96, "--scales": 1,
+        "--index": folder, "--out": out, "--cache": folder / "p.bin", "--design": "full", "--size": 96, "--scales": 1,
         "--steps": steps, "--batch": 4, "--warmup": 3, "--judge-every": 1000, "--save-every": 5, "--log-every": 1,
         "--workers": 1, "--device": "cpu", "--average": 0.9,
     }  # fmt: skip
@@ -283,6 +283,9 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path: Path) -> None
     refused = subprocess.run(other, cwd=ROOT, env=surroundings, check=False, capture_output=True, text=True)
     assert refused.returncode == 2
     assert "--average" in refused.stderr
+    narrower = [*cut[:-2], "--design", "dense"]  # other weights and other moments of the optimiser
+    refused = subprocess.run(narrower, cwd=ROOT, env=surroundings, check=False, capture_output=True, text=True)
+    assert (refused.returncode, "holds a run with other settings (" in refused.stderr) == (2, True), refused.stderr
 
 
 @pytest.mark.slow

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from models.train import remote
+from models.train import dataset, remote
 from models.train.dataset import IndexFault
 from tests.support.painted_set import painted
 
 ROOT = Path(__file__).parents[2]
 SETTINGS = [
-    "--design", "pico", "--size", "96", "--scales", "1", "--steps", "12", "--batch", "4", "--warmup", "3",
+    "--design", "full", "--size", "160", "--scales", "1", "--steps", "12", "--batch", "32", "--warmup", "3",
     "--judge-every", "1000", "--save-every", "5", "--log-every", "1", "--workers", "1", "--device", "cpu",
     "--average", "0.9", "--imitate", "0",
 ]  # fmt: skip
@@ -83,6 +83,19 @@ def test_a_part_that_is_missing_or_damaged_is_named(carry: Path, tmp_path: Path)
         remote.train_slice(remote.parser().parse_args(arguments))
     (carry / remote.CARRIED).unlink()
     assert remote.main(arguments) == 2
+
+
+def test_another_pack_takes_the_place_of_the_first(carry: Path, tmp_path: Path) -> None:
+    (carry / "teacher.onnx").touch()
+    work = tmp_path / "work"
+    remote.unpack(carry, work)
+    painted(tmp_path / "small", 5)
+    arguments = ["pack", "--index", str(tmp_path / "small"), "--out", str(carry), "--parts", "1", "--mib", "1"]
+    assert remote.main([*arguments, "--", *SETTINGS]) == 0
+    assert {path.name for path in carry.iterdir()} == {"set-1.zip", remote.CARRIED}
+    remote.unpack(carry, work)
+    assert len(dataset.read(work / remote.FOLDER)) == len(dataset.read(tmp_path / "small"))
+    assert remote.main([*arguments, "--drop", "painted", "--", *SETTINGS]) == 2, "no picture is left"
 
 
 def test_what_does_not_fit_on_the_way_is_refused_before_it_is_carried(tmp_path: Path) -> None:

@@ -103,6 +103,22 @@ def test_stills_enter_the_set_as_their_own_groups_past_the_fence(data: Path) -> 
     assert (entries[0].width, entries[0].height) == (64, 48)
 
 
+def test_photographs_that_would_overwrite_each_other_are_refused_and_an_empty_file_is_counted(data: Path) -> None:
+    folders = [data / "data" / "train", data / "more"]
+    for number, folder in enumerate(folders, 2):
+        (folder / "images").mkdir(parents=True)
+        cv2.imwrite(str(folder / "images" / "1.jpg"), picture(number))
+        (folder / "images" / "0.jpg").touch()
+        rows = [{"image": f"images/{name}.jpg", "source": "yard", "boxes": [], "ignore": []} for name in (0, 1)]
+        (folder / "merged.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        (folder / "sources.json").write_text(json.dumps({"yard": {"use": "good", "licence": "CC0"}}))
+    asked = options(data)
+    assert assemble.assemble(asked).counts == {"yard: not a picture": 1, "yard: train": 1}
+    asked.photographs = folders[1:]
+    with pytest.raises(IndexFault, match=r"images/yard/1\.jpg: two pictures have this name"):
+        assemble.assemble(asked)
+
+
 def test_two_folders_of_one_name_are_refused(data: Path) -> None:
     with pytest.raises(IndexFault, match="two folders are named a"):
         assemble.assemble(options(data, folder_of(data / "x" / "a"), folder_of(data / "y" / "a")))
