@@ -157,15 +157,18 @@ def heights(rows: Sequence[Brought], seen: Sequence[Judged]) -> dict[str, tuple[
 
 
 def at(matched: Matched, score: float) -> tuple[float, float]:
-    """Return the precision and recall of the answers from `score` on."""
-    sure = matched.scores >= score
+    """Return the precision and recall of the answers from `score` on; those on ignored regions do not count."""
+    sure = (matched.scores >= score) & ~matched.void
     right = int(matched.hits[sure].sum())
     return right / max(1, int(sure.sum())), right / max(1, len(matched.found))
 
 
 def calibration_error(matched: Matched) -> float:
-    """Return the expected calibration error (arXiv:1706.04599) of answers from 0.1 on, in bins of a tenth."""
-    keep = matched.scores >= 0.1
+    """Return the expected calibration error (arXiv:1706.04599) of answers from 0.1 on, in bins of a tenth.
+
+    Answers on ignored regions do not count.
+    """
+    keep = (matched.scores >= 0.1) & ~matched.void
     scores, hits = matched.scores[keep], matched.hits[keep].astype(float)
     if len(scores) == 0:
         return float("nan")

@@ -107,6 +107,13 @@ def test_calibration_is_perfect_where_scores_are_shares() -> None:
     assert kinds.calibration_error(boastful) > 0.2
 
 
+def test_an_answer_on_an_ignored_region_is_neither_false_nor_overconfident() -> None:
+    none = np.zeros(1, bool)
+    seen = Matched(np.array([0.9, 0.8]), np.array([True, False]), np.array([False, True]), np.ones(1), none)
+    assert kinds.at(seen, 0.5) == (1.0, 1.0)
+    assert kinds.calibration_error(seen) == pytest.approx(0.1)
+
+
 def test_pictures_and_labels_are_brought_from_a_commit(tmp_path: Path) -> None:
     folder = tmp_path / "clones" / "owner" / "name"
     for part in ("images", "labels"):
@@ -188,7 +195,9 @@ def test_persons_are_told_apart_by_their_height_in_the_networks_input(tmp_path: 
     assert small.ap50 == small.ap70 == pytest.approx(51 / 101)
     assert [(row.boxes, row.ap50) for row in others] == [(0, None)] * 3
     figure = kinds.figures([rows[0]] * 20, [seen[0]] * 20, rounds=2)[0]
-    assert (figure.kind, figure.boxes, figure.precision) == ("above", 20, 0.5)
+    assert (figure.kind, figure.boxes, figure.precision) == ("above", 20, 1.0), (
+        "the answer in the ignored region counts for nothing"
+    )
     assert figure.ap50 == pytest.approx(1.0)
 
 
