@@ -257,12 +257,12 @@ def test_the_page_says_how_many_people_the_detector_missed(client: TestClient, s
     assert sum(people) == 1124
     for column, name in enumerate(("yolox-nano", "vedette-nano", "vedette-nano-int8", "deimv2-femto"), 1):
         found = sum(n * float(row[column].split(" / ")[2]) for n, row in zip(people, rows, strict=True)) / sum(people)
-        assert bundles[name].recall["cameras_person"] == pytest.approx(found, abs=0.001)
+        assert bundles[name].recall["cameras_person"] == pytest.approx(found, abs=0.002)  # the card has two decimals
     assert "is not measured" in client.get("/alerts/a1").text
     digest = bundles["vedette-nano"].sha256[:8]
     site.db.execute("UPDATE camera SET model = ? WHERE name = 'gate'", (f"vedette-nano@{digest}",))
-    assert "missed 52 % of the people" in client.get("/alerts/a1").text
-    assert "missed 52 % of the people" in client.get("/cameras/gate/timeline").text
+    assert "missed 47 % of the people" in client.get("/alerts/a1").text
+    assert "missed 47 % of the people" in client.get("/cameras/gate/timeline").text
 
 
 def test_a_look_is_logged_once_for_each_person_and_camera(client: TestClient, site: Site, clock: ManualClock) -> None:
