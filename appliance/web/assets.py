@@ -23,6 +23,7 @@ BASE = "page.js"  # of every page
 _YEAR_S = 365 * 86400  # the most that RFC 9111's readers are used to
 # Lines that hold only a comment (`// …`, or `/* … */`, which has the types for tsc), and comments after code. One that
 # holds a quotation mark stays there: it could be the end of a string.
+_INDENTATION = re.compile(r"^[ \t]+", re.MULTILINE)
 _COMMENT = re.compile(r"""^[ \t]*(?://.*|/\*(?:(?!\*/)[\s\S])*\*/[ \t]*)$|(?<=[;,{}()]) // [^"'`\n]*$""", re.MULTILINE)
 _IMPORT = re.compile(r'^import .*?"\./([\w.]+)";$', re.MULTILINE)
 
@@ -43,9 +44,10 @@ def _imports() -> Mapping[str, tuple[str, ...]]:
 
 @cache
 def without_comments(name: str) -> bytes:
-    """Return a script or style as browsers get it: without comments; lines keep their numbers."""
+    """Return a script or style as browsers get it: without comments and indentation; lines keep their numbers."""
     text = file_of("static", name).read_text(encoding="utf-8")
-    return _COMMENT.sub(lambda found: "\n" * found[0].count("\n"), text).encode()
+    bare = _COMMENT.sub(lambda found: "\n" * found[0].count("\n"), text)
+    return _INDENTATION.sub("", bare).encode()
 
 
 @cache

@@ -7,10 +7,8 @@ export class Rebuilding {
 	/** @type {Element | null} what the pointer is down on; a choice until it loses the focus, for its list may be open */
 	pressed = null;
 	due = 0;
-	/** @type {Element | null} the field with typed text that no change has told yet */
+	/** @type {EventTarget | null} the field of a list with typed text that no change has told yet */
 	typing = null;
-	/** @type {Element | null} the field that took over such a text: the browser fires no change for it by itself */
-	carried = null;
 	/**
 	 * @param {any[]} lists elements; the children of each are its rows
 	 * @param {() => void} build
@@ -20,15 +18,13 @@ export class Rebuilding {
 		this.build = build;
 		addEventListener("pointerdown", ({ button, target }) => (this.pressed = button ? null : /** @type {Element} */ (target)), true);
 		for (const kind of ["pointerup", "pointercancel"]) addEventListener(kind, () => this.pressed?.matches("select") || this.release(), true);
-		addEventListener("input", ({ target }) => (this.typing = /** @type {Element} */ (target)), true);
-		addEventListener("change", ({ target }) => this.told(target), true);
-		addEventListener("focusout", ({ target }) => target === this.carried && target?.dispatchEvent(new Event("change", { bubbles: true })), true);
+		addEventListener("input", ({ target }) => (this.typing = lists.some(each => each.contains(target)) ? target : null), true);
+		for (const kind of ["change", "focusout"]) addEventListener(kind, ({ target }) => target === this.typing && this.told(), true);
 		for (const kind of ["change", "focusout"]) addEventListener(kind, ({ target }) => target === this.pressed && this.release(), true);
 	}
-	/** @param {EventTarget | null} field */
-	told(field) {
-		if (field === this.typing) this.typing = null;
-		if (field === this.carried) this.carried = null;
+	told() {
+		this.typing = null;
+		if (this.due) this.soon();
 	}
 	release() {
 		this.pressed = null;
@@ -36,11 +32,12 @@ export class Rebuilding {
 	}
 	soon() {
 		clearTimeout(this.due);
-		this.due = setTimeout(() => this.pressed || this.now());
+		this.due = setTimeout(() => this.pressed || this.typing || this.now());
 	}
 	now() {
 		clearTimeout(this.due);
 		this.due = 0;
+		this.typing = null;
 		const restore = this.focused();
 		this.build();
 		restore();
@@ -52,15 +49,9 @@ export class Rebuilding {
 		if (!list) return () => {};
 		const row = [...list.children].findIndex(each => each.contains(held));
 		const place = [...list.children[row].querySelectorAll(CONTROLS)].indexOf(held);
-		const { selectionStart, selectionEnd, value } = held;
-		const typed = held === this.typing;
-		this.carried = null; // it leaves the focus as it goes, and has nothing to tell by that
+		const { selectionStart, selectionEnd } = held;
 		return () => {
 			const control = list.children[row]?.querySelectorAll(CONTROLS)[place];
-			if (typed && control?.type === held.type) {
-				control.value = value;
-				this.typing = this.carried = control;
-			}
 			control?.focus({ preventScroll: true });
 			if (typeof selectionStart === "number" && typeof control?.selectionStart === "number") control.setSelectionRange(selectionStart, selectionEnd);
 			else control?.select?.();
