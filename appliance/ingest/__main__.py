@@ -16,6 +16,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -47,6 +48,7 @@ CONFIG_BYTES_MAX = 8 * 1024 * 1024  # above base.yamlfile.FILE_BYTES_MAX; more c
 COMMAND_BYTES_MAX = CONFIG_BYTES_MAX  # one of them is the cameras' section
 END_S_MAX = 10.0  # of closing segments; who has not ended then leaves: what is recorded survives a kill
 TRIAL_NICE = 10  # of a process that only tries: cameras come first
+THREAD_GONE_S_MAX = 0.5  # a busy kernel lists a thread that has ended for some milliseconds
 ALARM_S = 15  # after which the kernel ends it, should even the line in the log hang
 
 logger = logging.getLogger(__name__)
@@ -224,13 +226,23 @@ def give_up_all_else(site: IngestConfig) -> IngestPolicy | None:
     of reach.
     """
     policy = IngestPolicy(site)
-    threads = len(os.listdir("/proc/self/task")) if os.path.exists("/proc/self/task") else 1
+    others = _other_threads()
     held = confine(policy.policy)
     missing = {"landlock", "seccomp"} - set(held)
-    if missing or threads > 1:
-        why = " and ".join(sorted(missing)) or f"{threads - 1} threads that a library started before"
+    if missing or others:
+        why = " and ".join(sorted(missing)) or f"{others} threads that a library started before"
         logger.warning("live video is decoded with less protection: %s; see `vedette check`", why)
     return policy if "landlock" in held else None
+
+
+def _other_threads() -> int:
+    """Count the threads of this process beside this one; one that has ended is listed for a moment longer."""
+    until = time.monotonic() + THREAD_GONE_S_MAX
+    while True:
+        others = len(os.listdir("/proc/self/task")) - 1 if os.path.exists("/proc/self/task") else 0
+        if others <= 0 or time.monotonic() > until:
+            return max(others, 0)
+        time.sleep(0.01)
 
 
 def _settled_detector(asked: DetectorConfig, site: IngestConfig) -> DetectorConfig:

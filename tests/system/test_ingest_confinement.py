@@ -20,6 +20,7 @@ import pytest
 from appliance import config
 from appliance.base.json_lines import decode_ingest, encode_command
 from appliance.config import IngestConfig
+from appliance.ingest import __main__ as ingest
 from appliance.ingest.camera_probe import ProbeFailed, probe_camera
 from appliance.types import CameraState, ConfigureCommand, FrameBoxes
 from tests.servers.appliance_process import ApplianceProcess
@@ -136,6 +137,15 @@ def closed_port() -> int:
 
 def recorded_s(box: ApplianceProcess) -> float:
     return float(one(box, "SELECT coalesce(max(t_end), 0) FROM segment"))
+
+
+def test_a_thread_that_has_just_ended_is_no_thread_that_a_library_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = iter([["1", "2"], ["1", "2"], ["1"]])
+    monkeypatch.setattr(ingest.os, "listdir", lambda _: next(listed))
+    assert ingest._other_threads() == 0
+    monkeypatch.setattr(ingest, "THREAD_GONE_S_MAX", 0.0)
+    monkeypatch.setattr(ingest.os, "listdir", lambda _: ["1", "2", "3"])
+    assert ingest._other_threads() == 2
 
 
 def test_the_ingest_process_of_a_running_box_is_confined_and_goes_on(tmp_path: Path, camera: RtspServerThread) -> None:
