@@ -141,10 +141,10 @@ def recorded_s(box: ApplianceProcess) -> float:
 
 def test_a_thread_that_has_just_ended_is_no_thread_that_a_library_started(monkeypatch: pytest.MonkeyPatch) -> None:
     listed = iter([["1", "2"], ["1", "2"], ["1"]])
-    monkeypatch.setattr(ingest.os, "listdir", lambda _: next(listed))
+    monkeypatch.setattr("os.listdir", lambda _: next(listed))
     assert ingest._other_threads() == 0
     monkeypatch.setattr(ingest, "THREAD_GONE_S_MAX", 0.0)
-    monkeypatch.setattr(ingest.os, "listdir", lambda _: ["1", "2", "3"])
+    monkeypatch.setattr("os.listdir", lambda _: ["1", "2", "3"])
     assert ingest._other_threads() == 2
 
 
