@@ -16,7 +16,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -237,12 +236,13 @@ def give_up_all_else(site: IngestConfig) -> IngestPolicy | None:
 
 def _other_threads() -> int:
     """Count the threads of this process beside this one; one that has ended is listed for a moment longer."""
-    until = time.monotonic() + THREAD_GONE_S_MAX
+    clock = SystemClock()
+    until = clock.monotonic() + THREAD_GONE_S_MAX
     while True:
         others = len(os.listdir("/proc/self/task")) - 1 if os.path.exists("/proc/self/task") else 0
-        if others <= 0 or time.monotonic() > until:
+        if others <= 0 or clock.monotonic() > until:
             return max(others, 0)
-        time.sleep(0.01)
+        clock.sleep(0.01)
 
 
 def _settled_detector(asked: DetectorConfig, site: IngestConfig) -> DetectorConfig:
