@@ -27,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from appliance.base.child_processes import end_with_parent
         from appliance.base.command_exit import run_to_end
 
-        commands()  # loads them, before anything else is done
+        known = commands()  # loads them, before anything else is done
         if arguments is None:
             end_with_parent()
         words = list(sys.argv[1:] if arguments is None else arguments)
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             words[:2] = ["replay-diff"]
         before = os.umask(0o077)  # recordings, and what is made of them, show people: nobody else's on this machine
         try:
-            return run_to_end(lambda: _run(words))
+            return run_to_end(lambda: _run(words, known))
         finally:
             os.umask(before)
     except KeyboardInterrupt:
@@ -53,7 +53,7 @@ def commands() -> list[Command]:
     return sorted(rows, key=lambda command: _ORDER.index(command.name.split()[0]))
 
 
-def _run(words: list[str]) -> int:
+def _run(words: list[str], known: list[Command]) -> int:
     import logging
 
     from appliance.base.command_exit import os_error_text, report
@@ -61,7 +61,6 @@ def _run(words: list[str]) -> int:
     from appliance.base.telemetry import configure_logging
     from appliance.cli.command_table import build_parser
 
-    known = commands()
     # The command that is named, with its verbs; all of them where none is, as for `--help`: they take 14 ms.
     named = [each for each in known if words and words[0] in (each.name.split()[0], each.name.replace(" ", "-"))]
     options = build_parser(named or known).parse_args(words)

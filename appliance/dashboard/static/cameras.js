@@ -2,6 +2,7 @@
 // What cameras see now, boxes over it: video where the page has one and the browser plays it, else stills.
 import { by, coalesced, follow, made, renew } from "./page.js";
 import { problemOf } from "./problem.js";
+import { store, stored } from "./stored.js";
 import { t } from "./texts.js";
 import { begin, box, paint, places } from "./draw.js";
 import { codecNamed, LivePlayer, watch } from "./live.js";
@@ -172,19 +173,6 @@ function enlarge(live) {
 }
 
 const COLUMNS = "columns";
-// A browser may keep nothing for us, and throws.
-const kept = key => {
-	try {
-		return localStorage.getItem(key);
-	} catch {
-		return null;
-	}
-};
-const keep = (key, value) => {
-	try {
-		localStorage.setItem(key, value);
-	} catch {} // for this visit it is as it was chosen
-};
 function layOut() {
 	const columns = by("columns");
 	const full = by("wall-full");
@@ -193,9 +181,9 @@ function layOut() {
 		wall.style.gridTemplateColumns = columns.value && `repeat(${columns.value}, minmax(0, 1fr))`;
 		redraw();
 	};
-	columns.value = kept(COLUMNS) ?? "";
+	columns.value = stored(COLUMNS, "");
 	columns.addEventListener("change", () => {
-		keep(COLUMNS, columns.value);
+		store(COLUMNS, columns.value);
 		apply();
 	});
 	apply();
@@ -210,7 +198,7 @@ const ORDER = "order";
 const nameOf = tile => tile.querySelector(".stage").dataset.name;
 
 function putInOrder() {
-	const names = JSON.parse(kept(ORDER) ?? "[]");
+	const names = stored(ORDER, []);
 	const rank = tile => (names.indexOf(nameOf(tile)) + names.length + 1) % (names.length + 1);
 	wall.append(...[...wall.children].sort((one, other) => rank(one) - rank(other)));
 }
@@ -230,7 +218,7 @@ function letOrder(button) {
 				if (!other) return;
 				if (sign === "←") other.before(tile);
 				else other.after(tile);
-				keep(ORDER, JSON.stringify([...wall.children].map(nameOf)));
+				store(ORDER, [...wall.children].map(nameOf));
 				move.focus();
 			};
 			bar.append(move);

@@ -17,17 +17,14 @@ export class Rebuilding {
 		this.lists = lists;
 		this.build = build;
 		addEventListener("pointerdown", ({ button, target }) => (this.pressed = button ? null : /** @type {Element} */ (target)), true);
-		for (const kind of ["pointerup", "pointercancel"]) addEventListener(kind, () => this.pressed?.matches("select") || this.release(), true);
+		for (const kind of ["pointerup", "pointercancel"]) addEventListener(kind, () => this.pressed?.matches("select") || this.release("pressed"), true);
 		addEventListener("input", ({ target }) => (this.typing = lists.some(each => each.contains(target)) ? target : null), true);
-		for (const kind of ["change", "focusout"]) addEventListener(kind, ({ target }) => target === this.typing && this.told(), true);
-		for (const kind of ["change", "focusout"]) addEventListener(kind, ({ target }) => target === this.pressed && this.release(), true);
+		for (const kind of ["change", "focusout"])
+			for (const held of /** @type {const} */ (["typing", "pressed"])) addEventListener(kind, ({ target }) => target === this[held] && this.release(held), true);
 	}
-	told() {
-		this.typing = null;
-		if (this.due) this.soon();
-	}
-	release() {
-		this.pressed = null;
+	/** @param {"pressed" | "typing"} held what no longer holds a build up */
+	release(held) {
+		this[held] = null;
 		if (this.due) this.soon();
 	}
 	soon() {

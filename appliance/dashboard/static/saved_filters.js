@@ -1,17 +1,12 @@
 // @ts-check
 // Filters of the list of alerts that a person keeps under a name, in this browser.
 import { by, made } from "./page.js";
+import { store, stored } from "./stored.js";
 import { t } from "./texts.js";
 const KEY = "filters";
 const KEPT_MAX = 20; // a menu that still fits on a phone
 /** @type {() => {name: string, query: string}[]} */
-const kept = () => {
-	try {
-		return JSON.parse(localStorage.getItem(KEY) ?? "[]");
-	} catch {
-		return []; // of a browser that keeps nothing, or of somebody who edited it
-	}
-};
+const kept = () => stored(KEY, []);
 
 function show() {
 	const list = by("saved-list");
@@ -31,7 +26,7 @@ function show() {
 // query null: forget it.
 function keep(name, query) {
 	const others = kept().filter(each => each.name !== name);
-	localStorage.setItem(KEY, JSON.stringify((query === null ? others : [...others, { name, query }]).slice(-KEPT_MAX)));
+	store(KEY, (query === null ? others : [...others, { name, query }]).slice(-KEPT_MAX));
 	show();
 }
 
